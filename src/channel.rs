@@ -1,0 +1,284 @@
+//! Recording newtypes over tokio's channels. They run on any executor; the explorer learns from
+//! them which steps depend on each other.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::sync::{mpsc, watch};
+
+use crate::sync::{Access, ObjectKind, fresh_key, touch};
+
+/// The other side of a channel is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the other side of the channel is gone")]
+pub struct Closed;
+
+/// A channel for one value.
+pub fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let key = fresh_key();
+    (Sender { key, inner: Some(sender) }, Receiver { key, inner: receiver })
+}
+
+/// The sending half of [`oneshot`]. Dropping it tells the receiver.
+#[derive(Debug)]
+pub struct Sender<T> {
+    key: u64,
+    inner: Option<tokio::sync::oneshot::Sender<T>>,
+}
+
+impl<T> Sender<T> {
+    /// Sends `value`; gives it back if the receiver is gone.
+    pub fn send(mut self, value: T) -> Result<(), T> {
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        match self.inner.take() {
+            Some(inner) => inner.send(value),
+            None => Err(value),
+        }
+    }
+
+    /// Whether the receiver is gone.
+    pub fn is_closed(&self) -> bool {
+        touch(ObjectKind::Channel, self.key, Access::Read);
+        self.inner.as_ref().is_none_or(tokio::sync::oneshot::Sender::is_closed)
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        if self.inner.is_some() {
+            touch(ObjectKind::Channel, self.key, Access::Write);
+        }
+    }
+}
+
+/// The receiving half of [`oneshot`].
+#[derive(Debug)]
+pub struct Receiver<T> {
+    key: u64,
+    inner: tokio::sync::oneshot::Receiver<T>,
+}
+
+impl<T> Receiver<T> {
+    /// The value, if it is there already.
+    pub fn try_recv(&mut self) -> Option<T> {
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        self.inner.try_recv().ok()
+    }
+}
+
+impl<T> Future for Receiver<T> {
+    type Output = Result<T, Closed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        Pin::new(&mut self.inner).poll(cx).map(|result| result.map_err(|_| Closed))
+    }
+}
+
+/// A value that is set once and seen by everybody, early or late.
+#[derive(Debug)]
+pub struct Latch<T> {
+    key: u64,
+    inner: Arc<watch::Sender<Option<T>>>,
+}
+
+impl<T> Clone for Latch<T> {
+    fn clone(&self) -> Self {
+        Self { key: self.key, inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<T: Clone> Default for Latch<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Clone> Latch<T> {
+    /// An unset latch.
+    pub fn new() -> Self {
+        Self { key: fresh_key(), inner: Arc::new(watch::Sender::new(None)) }
+    }
+
+    /// Sets the value and wakes the waiters; false if it was set before.
+    pub fn set(&self, value: T) -> bool {
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        self.inner.send_if_modified(|slot| {
+            let first = slot.is_none();
+            if first {
+                *slot = Some(value);
+            }
+            first
+        })
+    }
+
+    /// The value, if set.
+    pub fn get(&self) -> Option<T> {
+        touch(ObjectKind::Channel, self.key, Access::Read);
+        self.inner.borrow().clone()
+    }
+
+    /// Waits for the value.
+    pub async fn wait(&self) -> T {
+        let mut receiver = self.inner.subscribe();
+        loop {
+            if let Some(value) = self.get() {
+                return value;
+            }
+            // The latch holds its own sender, so the channel cannot close under a waiter.
+            if receiver.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// Wakes one or all of those who wait. A permit given while nobody waits is kept.
+#[derive(Debug)]
+pub struct Notify {
+    key: u64,
+    inner: tokio::sync::Notify,
+}
+
+impl Default for Notify {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Notify {
+    /// A fresh one, without a permit.
+    pub fn new() -> Self {
+        Self { key: fresh_key(), inner: tokio::sync::Notify::new() }
+    }
+
+    /// Wakes one waiter, or leaves a permit for the next.
+    pub fn notify_one(&self) {
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        self.inner.notify_one();
+    }
+
+    /// Waits for a permit.
+    pub async fn notified(&self) {
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        self.inner.notified().await;
+        touch(ObjectKind::Channel, self.key, Access::Write);
+    }
+}
+
+/// A fair asynchronous lock: waiters are served first in, first out. For operations that span
+/// awaits, such as the store's chain per id; never for shared state.
+#[derive(Debug)]
+pub struct Turnstile {
+    key: u64,
+    inner: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Default for Turnstile {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Turnstile {
+    /// A free turnstile.
+    pub fn new() -> Self {
+        Self { key: fresh_key(), inner: Arc::new(tokio::sync::Mutex::new(())) }
+    }
+
+    /// Waits for its turn; the turn ends when the pass is dropped.
+    pub async fn pass(&self) -> Pass {
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        let guard = Arc::clone(&self.inner).lock_owned().await;
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        Pass { key: self.key, _guard: guard }
+    }
+
+    /// Whether somebody holds the pass.
+    pub fn is_busy(&self) -> bool {
+        touch(ObjectKind::Channel, self.key, Access::Read);
+        self.inner.try_lock().is_err()
+    }
+}
+
+/// The holder's turn at a [`Turnstile`].
+#[derive(Debug)]
+pub struct Pass {
+    key: u64,
+    _guard: tokio::sync::OwnedMutexGuard<()>,
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        touch(ObjectKind::Channel, self.key, Access::Write);
+    }
+}
+
+/// A bounded first-in-first-out queue.
+pub fn bounded<T>(capacity: usize) -> (QueueSender<T>, QueueReceiver<T>) {
+    let (sender, receiver) = mpsc::channel(capacity.max(1));
+    let key = fresh_key();
+    (QueueSender { key, inner: sender }, QueueReceiver { key, inner: receiver })
+}
+
+/// The sending half of [`bounded`].
+#[derive(Debug)]
+pub struct QueueSender<T> {
+    key: u64,
+    inner: mpsc::Sender<T>,
+}
+
+impl<T> Clone for QueueSender<T> {
+    fn clone(&self) -> Self {
+        Self { key: self.key, inner: self.inner.clone() }
+    }
+}
+
+impl<T> QueueSender<T> {
+    /// Sends without waiting; gives the value back when the queue is full or closed.
+    pub fn try_send(&self, value: T) -> Result<(), T> {
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        self.inner.try_send(value).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(value) | mpsc::error::TrySendError::Closed(value) => {
+                value
+            }
+        })
+    }
+
+    /// Sends, waiting for room; gives the value back when the receiver is gone.
+    pub async fn send(&self, value: T) -> Result<(), T> {
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        self.inner.send(value).await.map_err(|error| error.0)
+    }
+
+    /// Whether the receiver is gone.
+    pub fn is_closed(&self) -> bool {
+        self.inner.is_closed()
+    }
+}
+
+/// The receiving half of [`bounded`].
+#[derive(Debug)]
+pub struct QueueReceiver<T> {
+    key: u64,
+    inner: mpsc::Receiver<T>,
+}
+
+impl<T> QueueReceiver<T> {
+    /// The next value; `None` once every sender is gone and the queue is empty.
+    pub async fn recv(&mut self) -> Option<T> {
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        let value = self.inner.recv().await;
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        value
+    }
+
+    /// The next value, if one is there.
+    pub fn try_recv(&mut self) -> Option<T> {
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        self.inner.try_recv().ok()
+    }
+}

@@ -1,0 +1,12 @@
+//! Continuable background subagents.
+
+pub mod ids;
+pub mod vocabulary;
+pub mod error;
+pub mod message;
+pub mod points;
+pub mod facts;
+pub mod sync;
+pub mod channel;
+pub mod cancel;
+pub mod runtime;
