@@ -119,6 +119,9 @@ const CORE_MAY_NAME: &[&str] = &[
     "control::route",
 ];
 
+/// From a path and its text to the violations in it.
+type Rule = fn(&str, &str) -> Vec<String>;
+
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
@@ -196,7 +199,7 @@ fn unbiased_selects(path: &str, text: &str) -> Vec<String> {
         .enumerate()
         .filter(|(index, line)| {
             line.contains(select)
-                && !lines.get(index + 1).is_some_and(|next| next.trim() == "biased;")
+                && lines.get(index + 1).is_none_or(|next| next.trim() != "biased;")
         })
         .map(|(index, _)| format!("{path}:{}: a select needs `biased;` first", index + 1))
         .collect()
@@ -319,7 +322,7 @@ fn machine_paths(path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-fn every_file(rule: fn(&str, &str) -> Vec<String>) {
+fn every_file(rule: Rule) {
     let violations: Vec<_> = workspace().iter().flat_map(|(path, text)| rule(path, text)).collect();
     assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));
 }
@@ -438,7 +441,7 @@ fn every_covered_scenario_names_a_test_that_claims_it() {
 #[test]
 fn the_rules_fire_on_bad_code() {
     let path = "src/task/mod.rs";
-    let fires: &[(fn(&str, &str) -> Vec<String>, &str)] = &[
+    let fires: &[(Rule, &str)] = &[
         (banned, "fn f() { let m = std::collections::HashMap::new(); }"),
         (banned, "fn f() { std::thread::spawn(|| ()); }"),
         (fences, "use crate::control::route::Route;"),
