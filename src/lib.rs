@@ -10,3 +10,4 @@ pub mod sync;
 pub mod channel;
 pub mod cancel;
 pub mod runtime;
+pub mod store;

@@ -1,1 +1,2 @@
 //! The simulator.
+pub mod disk;

@@ -1,0 +1,357 @@
+//! The simulated disk: pending and durable bytes, pending and durable names, and every fault of
+//! contract §5 that strikes storage.
+//!
+//! A file has *cached* bytes, which reads see, and *durable* bytes, which a crash leaves. Writes and
+//! cuts are pending until a sync succeeds. A failed sync drops them: they stay readable, a later
+//! sync reports success, and a crash loses them all the same (contract P6). A directory has cached
+//! and durable names in the same way, except that a failed directory sync keeps them pending.
+//!
+//! A crash is [`SimDisk::freeze`] (later operations fail and change nothing), the host's own crash,
+//! then [`SimDisk::crash`], which asks for each pending write whether it survives, torn where, and
+//! thaws the disk. What fails is decided operation by operation by a [`DiskFaults`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use continuable::channel::Latch;
+use continuable::runtime::{BoxFuture, Runtime};
+use continuable::store::disk::{Disk, DiskOperation, DiskPath, Entry, EntryKind};
+use continuable::sync::{Access, LockClass, Mutex, ObjectKind, touch};
+
+mod faults;
+mod tree;
+
+pub use faults::{DiskError, DiskFault, DiskFaults, FaultRule, FaultRules};
+pub use tree::{CrashChoices, CrashQuestion, LoseNothing, LoseUnsynced};
+
+use tree::Tree;
+
+/// The object that stands for the free space of a bounded disk.
+const SPACE: u64 = 0;
+
+#[derive(Debug, Default)]
+struct State {
+    tree: Tree,
+    frozen: bool,
+    operations: u64,
+    capacity: Option<u64>,
+}
+
+/// A disk in memory that fails as told. Cloning shares it.
+#[derive(Clone)]
+pub struct SimDisk {
+    state: Arc<Mutex<State>>,
+    faults: Arc<Mutex<Option<Arc<dyn DiskFaults>>>>,
+    runtime: Option<Arc<dyn Runtime>>,
+}
+
+impl fmt::Debug for SimDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SimDisk")
+    }
+}
+
+impl Default for SimDisk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SimDisk {
+    /// An empty disk that works.
+    pub fn new() -> Self {
+        Self {
+            state: Arc::new(Mutex::new(LockClass::Leaf, State::default())),
+            faults: Arc::new(Mutex::new(LockClass::Leaf, None)),
+            runtime: None,
+        }
+    }
+
+    /// The same disk with a clock, which [`DiskFault::Slow`] needs.
+    pub fn with_runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// From now on `faults` decides what fails.
+    pub fn set_faults(&self, faults: Arc<dyn DiskFaults>) {
+        let before = self.faults.lock().replace(faults);
+        drop(before);
+    }
+
+    /// From now on nothing fails.
+    pub fn heal(&self) {
+        let before = self.faults.lock().take();
+        drop(before);
+    }
+
+    /// Bounds the bytes of all files together; a write that does not fit is torn, with ENOSPC.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.state.lock().capacity = bytes;
+    }
+
+    /// How many operations were asked for so far.
+    pub fn operations(&self) -> u64 {
+        self.state.lock().operations
+    }
+
+    /// From now on operations fail and change nothing, those that already wait included.
+    pub fn freeze(&self) {
+        self.state.lock().frozen = true;
+    }
+
+    /// Loses what the crash of the machine loses, as `choices` say, and thaws the disk.
+    pub fn crash(&self, choices: &mut dyn CrashChoices) {
+        let mut state = self.state.lock();
+        state.tree.crash(choices);
+        state.frozen = false;
+    }
+
+    /// A disk of its own with the same content, durable and pending, and no faults.
+    pub fn fork(&self) -> Self {
+        let state = self.state.lock();
+        let copy = State {
+            tree: state.tree.clone(),
+            frozen: false,
+            operations: 0,
+            capacity: state.capacity,
+        };
+        Self {
+            state: Arc::new(Mutex::new(LockClass::Leaf, copy)),
+            faults: Arc::new(Mutex::new(LockClass::Leaf, None)),
+            runtime: self.runtime.clone(),
+        }
+    }
+
+    /// Every file as a reader sees it now.
+    pub fn files(&self) -> BTreeMap<DiskPath, Vec<u8>> {
+        self.state.lock().tree.files(false)
+    }
+
+    /// Every file as it would be after losing everything that is not durable.
+    pub fn durable_files(&self) -> BTreeMap<DiskPath, Vec<u8>> {
+        self.state.lock().tree.files(true)
+    }
+
+    /// Somebody else writes `bytes` as the whole content of `file`, durably.
+    pub fn plant(&self, file: &DiskPath, bytes: &[u8]) {
+        touch(ObjectKind::File, file.key(), Access::Write);
+        self.state.lock().tree.plant(file, bytes);
+    }
+
+    /// Changes the bytes of `file`, cached and durable alike: a flipped bit, a run of NUL bytes.
+    /// False if there is no such file.
+    pub fn damage(&self, file: &DiskPath, change: impl Fn(&mut Vec<u8>)) -> bool {
+        touch(ObjectKind::File, file.key(), Access::Write);
+        self.state.lock().tree.damage(file, change)
+    }
+
+    /// Takes the name `place` away, durably: a directory entry lost after a crash.
+    pub fn unlink(&self, place: &DiskPath) -> bool {
+        touch(ObjectKind::Directory, place.parent().key(), Access::Write);
+        self.state.lock().tree.unlink(place)
+    }
+
+    /// Asks the faults, waits as told, and then runs `act` if nothing fails.
+    fn run<'a, T: Send + 'a>(
+        &'a self,
+        operation: DiskOperation,
+        path: &'a DiskPath,
+        act: impl FnOnce(&mut State, Option<DiskFault>) -> io::Result<T> + Send + 'a,
+    ) -> BoxFuture<'a, io::Result<T>> {
+        Box::pin(async move {
+            let ordinal = {
+                let mut state = self.state.lock();
+                state.operations += 1;
+                state.operations - 1
+            };
+            let faults = self.faults.lock().clone();
+            let fault = faults.and_then(|faults| faults.decide(operation, path, ordinal));
+            let fault = self.wait(fault).await;
+            let mut state = self.state.lock();
+            if state.frozen {
+                return Err(io::Error::other("the disk is frozen"));
+            }
+            if let Some(DiskFault::Fail(error)) = fault
+                && operation != DiskOperation::Sync
+            {
+                return Err(error.into());
+            }
+            act(&mut state, fault)
+        })
+    }
+
+    async fn wait(&self, fault: Option<DiskFault>) -> Option<DiskFault> {
+        match fault {
+            Some(DiskFault::Hold(gate)) => {
+                let gate: Latch<()> = gate;
+                gate.wait().await;
+                None
+            }
+            Some(DiskFault::Slow { milliseconds }) => {
+                if let Some(runtime) = &self.runtime {
+                    runtime.sleep(Duration::from_millis(milliseconds)).await;
+                }
+                None
+            }
+            other => other,
+        }
+    }
+}
+
+impl State {
+    /// Adds bytes at `offset`: all of them, or as many as the fault and the capacity let through.
+    fn write(
+        &mut self,
+        file: &DiskPath,
+        offset: Option<u64>,
+        bytes: &[u8],
+        fault: Option<DiskFault>,
+    ) -> io::Result<u64> {
+        touch(ObjectKind::File, file.key(), Access::Write);
+        let length = self.tree.content(file)?.len() as u64;
+        let offset = offset.unwrap_or(length);
+        let mut fits = bytes.len();
+        let mut outcome = Ok(());
+        if let Some(DiskFault::Torn { keep, error }) = fault {
+            fits = fits.min(usize::try_from(keep).unwrap_or(usize::MAX));
+            outcome = Err(error.into());
+        }
+        if let Some(capacity) = self.capacity {
+            touch(ObjectKind::File, SPACE, Access::Write);
+            let grows = (offset + fits as u64).saturating_sub(length);
+            let free = capacity.saturating_sub(self.tree.used());
+            if grows > free {
+                fits -= usize::try_from(grows - free).unwrap_or(usize::MAX).min(fits);
+                outcome = Err(DiskError::Full.into());
+            }
+        }
+        self.tree.write(file, offset, &bytes[..fits])?;
+        outcome.map(|()| length.max(offset + fits as u64))
+    }
+}
+
+impl Disk for SimDisk {
+    fn list<'a>(&'a self, directory: &'a DiskPath) -> BoxFuture<'a, io::Result<Vec<Entry>>> {
+        self.run(DiskOperation::List, directory, |state, _| {
+            touch(ObjectKind::Directory, directory.key(), Access::Read);
+            let entries = state.tree.list(directory)?.into_iter().map(|(name, is_directory)| {
+                let kind = if is_directory { EntryKind::Directory } else { EntryKind::File };
+                Entry { name, kind }
+            });
+            Ok(entries.collect())
+        })
+    }
+
+    fn length<'a>(&'a self, file: &'a DiskPath) -> BoxFuture<'a, io::Result<Option<u64>>> {
+        self.run(DiskOperation::Length, file, |state, _| {
+            touch(ObjectKind::File, file.key(), Access::Read);
+            match state.tree.content(file) {
+                Ok(content) => Ok(Some(content.len() as u64)),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    fn read<'a>(
+        &'a self,
+        file: &'a DiskPath,
+        offset: u64,
+        max: usize,
+    ) -> BoxFuture<'a, io::Result<Vec<u8>>> {
+        self.run(DiskOperation::Read, file, move |state, fault| {
+            touch(ObjectKind::File, file.key(), Access::Read);
+            let content = state.tree.content(file)?;
+            let start = usize::try_from(offset).unwrap_or(usize::MAX).min(content.len());
+            let mut end = start.saturating_add(max).min(content.len());
+            if let Some(DiskFault::Short { bytes }) = fault {
+                // A short read still makes progress; none would mean the end of the file.
+                let most = usize::try_from(bytes).unwrap_or(usize::MAX).max(1);
+                end = end.min(start.saturating_add(most));
+            }
+            Ok(content[start..end].to_vec())
+        })
+    }
+
+    fn create_directory<'a>(&'a self, directory: &'a DiskPath) -> BoxFuture<'a, io::Result<bool>> {
+        self.run(DiskOperation::CreateDirectory, directory, |state, _| {
+            touch(ObjectKind::Directory, directory.parent().key(), Access::Write);
+            state.tree.create_directory(directory)
+        })
+    }
+
+    fn write_new<'a>(
+        &'a self,
+        file: &'a DiskPath,
+        bytes: Vec<u8>,
+    ) -> BoxFuture<'a, io::Result<()>> {
+        self.run(DiskOperation::WriteNew, file, move |state, fault| {
+            touch(ObjectKind::Directory, file.parent().key(), Access::Write);
+            state.tree.create_file(file)?;
+            state.write(file, Some(0), &bytes, fault).map(|_| ())
+        })
+    }
+
+    fn append<'a>(&'a self, file: &'a DiskPath, bytes: Vec<u8>) -> BoxFuture<'a, io::Result<u64>> {
+        self.run(DiskOperation::Append, file, move |state, fault| {
+            state.write(file, None, &bytes, fault)
+        })
+    }
+
+    fn overwrite<'a>(
+        &'a self,
+        file: &'a DiskPath,
+        offset: u64,
+        bytes: Vec<u8>,
+    ) -> BoxFuture<'a, io::Result<()>> {
+        self.run(DiskOperation::Overwrite, file, move |state, fault| {
+            state.write(file, Some(offset), &bytes, fault).map(|_| ())
+        })
+    }
+
+    fn truncate<'a>(&'a self, file: &'a DiskPath, length: u64) -> BoxFuture<'a, io::Result<()>> {
+        self.run(DiskOperation::Truncate, file, move |state, _| {
+            touch(ObjectKind::File, file.key(), Access::Write);
+            state.tree.truncate(file, length)
+        })
+    }
+
+    fn sync<'a>(&'a self, file: &'a DiskPath) -> BoxFuture<'a, io::Result<()>> {
+        self.run(DiskOperation::Sync, file, |state, fault| {
+            touch(ObjectKind::File, file.key(), Access::Write);
+            if let Some(DiskFault::Fail(error)) = fault {
+                state.tree.drop_dirty(file)?;
+                return Err(error.into());
+            }
+            state.tree.sync(file)
+        })
+    }
+
+    fn link<'a>(&'a self, from: &'a DiskPath, to: &'a DiskPath) -> BoxFuture<'a, io::Result<()>> {
+        self.run(DiskOperation::Link, to, move |state, _| {
+            touch(ObjectKind::File, from.key(), Access::Read);
+            touch(ObjectKind::File, to.key(), Access::Write);
+            touch(ObjectKind::Directory, to.parent().key(), Access::Write);
+            state.tree.link(from, to)
+        })
+    }
+
+    fn remove<'a>(&'a self, file: &'a DiskPath) -> BoxFuture<'a, io::Result<()>> {
+        self.run(DiskOperation::Remove, file, |state, _| {
+            touch(ObjectKind::File, file.key(), Access::Write);
+            touch(ObjectKind::Directory, file.parent().key(), Access::Write);
+            state.tree.remove(file)
+        })
+    }
+
+    fn sync_directory<'a>(&'a self, directory: &'a DiskPath) -> BoxFuture<'a, io::Result<()>> {
+        self.run(DiskOperation::SyncDirectory, directory, |state, _| {
+            touch(ObjectKind::Directory, directory.key(), Access::Write);
+            state.tree.sync_directory(directory)
+        })
+    }
+}
