@@ -194,7 +194,7 @@ impl Disk for StdDisk {
     }
 
     fn remove<'a>(&'a self, file: &'a DiskPath) -> BoxFuture<'a, io::Result<()>> {
-        self.blocking(file, |path| fs::remove_file(path))
+        self.blocking(file, fs::remove_file)
     }
 
     fn sync_directory<'a>(&'a self, directory: &'a DiskPath) -> BoxFuture<'a, io::Result<()>> {
