@@ -11,3 +11,5 @@ pub mod channel;
 pub mod cancel;
 pub mod runtime;
 pub mod store;
+pub mod agent;
+pub mod sections;
