@@ -10,6 +10,7 @@ pub mod sync;
 pub mod channel;
 pub mod cancel;
 pub mod runtime;
+pub mod session;
 pub mod store;
 pub mod agent;
 pub mod sections;
