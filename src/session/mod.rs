@@ -11,6 +11,9 @@ pub mod codec;
 pub mod log;
 pub mod rules;
 pub mod surface;
+pub mod fold;
+pub mod descriptor;
+pub mod repair;
 mod lossless;
 mod observe;
 
@@ -24,13 +27,16 @@ use crate::runtime::{Runtime, contain_call};
 use crate::sync::{LockClass, Mutex, MutexGuard};
 
 pub use codec::LineError;
+pub use descriptor::{Descriptor, DescriptorError, SUBAGENT_DESCRIPTOR_VERSION, ToolFilter};
 pub use event::{
     Draft, Event, EventBody, HeaderReason, SESSION_FORMAT_VERSION, SessionHeader, SurfaceOp,
     ToolErrorInfo, TurnEndReason, TurnTrigger, tool_result_message,
 };
+pub use fold::{fold_descriptor, fork_seed, highest_task_ordinals, own_events, result_since};
 pub use log::{AppendError, SeedError, SessionLog};
 pub use observe::{Observer, ObserverGuard};
 pub use raw::RawJson;
+pub use repair::closers;
 
 use observe::Publication;
 
