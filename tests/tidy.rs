@@ -91,6 +91,7 @@ const BASE: &[&str] = &[
 /// The pure cores: included by `tests/loom.rs` with another `sync`, so a closed set.
 const CORES: &[&str] = &[
     "src/cancel/slot.rs",
+    "src/agent/inbox.rs",
     "src/agent/registry.rs",
     "src/agent/steering.rs",
     "src/task/record.rs",
@@ -112,6 +113,7 @@ const CORE_MAY_NAME: &[&str] = &[
     "sync::touch",
     "sync::key_of",
     "cancel::slot",
+    "agent::inbox",
     "agent::registry",
     "agent::steering",
     "task::record",
