@@ -136,6 +136,57 @@ impl<T: Clone> Latch<T> {
     }
 }
 
+/// Rings for everybody who listens. A listener hears every ring since it began to listen, so
+/// "listen, look, wait" misses nothing.
+#[derive(Debug)]
+pub struct Bell {
+    key: u64,
+    inner: watch::Sender<u64>,
+}
+
+impl Default for Bell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Bell {
+    /// A silent bell.
+    pub fn new() -> Self {
+        Self { key: fresh_key(), inner: watch::Sender::new(0) }
+    }
+
+    /// Rings.
+    pub fn ring(&self) {
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        self.inner.send_modify(|rings| *rings += 1);
+    }
+
+    /// Begins to listen.
+    pub fn listen(&self) -> Listener {
+        touch(ObjectKind::Channel, self.key, Access::Read);
+        Listener { key: self.key, inner: self.inner.subscribe() }
+    }
+}
+
+/// Hears the rings of a [`Bell`].
+#[derive(Debug)]
+pub struct Listener {
+    key: u64,
+    inner: watch::Receiver<u64>,
+}
+
+impl Listener {
+    /// Waits for a ring since the listener began, or since it last heard one; ready at once when
+    /// the bell is gone.
+    pub async fn heard(&mut self) {
+        touch(ObjectKind::Channel, self.key, Access::Read);
+        // An error says that the bell is gone: nothing will ring any more.
+        let _gone = self.inner.changed().await;
+        touch(ObjectKind::Channel, self.key, Access::Read);
+    }
+}
+
 /// Wakes one or all of those who wait. A permit given while nobody waits is kept.
 #[derive(Debug)]
 pub struct Notify {

@@ -12,5 +12,6 @@ pub mod cancel;
 pub mod runtime;
 pub mod session;
 pub mod store;
+pub mod model;
 pub mod agent;
 pub mod sections;
