@@ -7,6 +7,7 @@
 
 pub mod inbox;
 pub mod registry;
+pub mod schema;
 pub mod steering;
 pub mod hooks;
 pub mod receipt;
