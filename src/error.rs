@@ -77,6 +77,8 @@ pub enum ErrorCode {
     WaitAborted,
     /// Foreign code panicked (contract P18).
     Panicked,
+    /// A Task's producer failed in an operation of its own: its cancel hook, its reader.
+    ProducerFailed,
     /// The run's disposal failed.
     DisposeFailed,
     /// The model failed.
@@ -121,6 +123,7 @@ impl ErrorCode {
             Self::Closing => "CLOSING",
             Self::WaitAborted => "WAIT_ABORTED",
             Self::Panicked => "PANICKED",
+            Self::ProducerFailed => "PRODUCER_FAILED",
             Self::DisposeFailed => "DISPOSE_FAILED",
             Self::ModelFailed => "MODEL_FAILED",
         }

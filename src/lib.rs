@@ -15,3 +15,4 @@ pub mod store;
 pub mod model;
 pub mod agent;
 pub mod sections;
+pub mod task;

@@ -48,6 +48,10 @@ points! {
     TaskSettle,
     /// Outcome recorded, listeners are about to be told.
     TaskListeners,
+    /// Listeners told, the Task's one notice is about to be claimed.
+    NoticeClaim,
+    /// A claimed notice is about to be injected into its owner.
+    NoticeInject,
     /// Listeners told, the association is about to be dropped.
     AssociationDrop,
     /// Waiters are about to be released.
@@ -56,6 +60,16 @@ points! {
     SteerAdmission,
     /// A waiter is about to wait for a Task.
     TaskWait,
+    /// A producer's fallible cancel hook is about to run.
+    TaskCancelHook,
+    /// A kill or a closing is about to mark a Task whose hook accepted.
+    TaskStop,
+    /// A stream Task was read; its terminal state is about to be marked as told.
+    TaskRead,
+    /// A closing service or owner is about to cancel one of its Tasks.
+    TaskCancel,
+    /// A closing service or owner is about to remove its settled Tasks.
+    TasksRemove,
     /// A closing service or owner is about to wait for its Tasks.
     TasksDrain,
     /// An agent's setup is about to run.

@@ -49,8 +49,27 @@ impl CancelSignal {
     /// Accepts `cause` in a section of its own, then wakes whoever waits.
     pub fn cancel(&self, cause: CancelCause) -> CancelDecision {
         let decision = self.lock().accept(cause);
-        self.fire();
+        self.wake(decision, cause);
         decision
+    }
+
+    /// Wakes the waiters after a `decision` about `cause` that was made through
+    /// [`CancelSignal::lock`]. Runs with no lock held and takes none of ours.
+    pub fn wake(&self, decision: CancelDecision, cause: CancelCause) {
+        match decision {
+            CancelDecision::Accepted => {
+                self.inner.fired.set(cause);
+            }
+            CancelDecision::Already(first) => {
+                self.inner.fired.set(first);
+            }
+            CancelDecision::AfterPublication => {}
+        }
+    }
+
+    /// Whether the waiters were woken. Takes no lock of ours, so it may be asked under any.
+    pub fn has_fired(&self) -> bool {
+        self.inner.fired.get().is_some()
     }
 
     /// Wakes the waiters if a cause was accepted. Runs with no lock held.

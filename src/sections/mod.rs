@@ -5,6 +5,7 @@
 //! include them by path with its own lock.
 
 pub mod publication;
+pub mod settlement;
 pub mod slot;
 pub mod steering;
 
