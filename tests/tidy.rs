@@ -95,6 +95,7 @@ const CORES: &[&str] = &[
     "src/agent/registry.rs",
     "src/agent/steering.rs",
     "src/task/record.rs",
+    "src/task/table.rs",
     "src/control/association.rs",
     "src/control/route.rs",
 ];
@@ -117,6 +118,7 @@ const CORE_MAY_NAME: &[&str] = &[
     "agent::registry",
     "agent::steering",
     "task::record",
+    "task::table",
     "control::association",
     "control::route",
 ];

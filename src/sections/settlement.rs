@@ -7,7 +7,8 @@ use crate::cancel::CancelDecision;
 use crate::facts::FactSink;
 use crate::ids::{SessionId, TaskId};
 use crate::sync::Mutex;
-use crate::task::{Settlement, TaskParts, TaskRefusal, TaskTable};
+use crate::task::record::{Settlement, TaskParts};
+use crate::task::table::{TaskRefusal, TaskTable};
 use crate::vocabulary::{CancelCause, KillAnswer, TaskOutcome};
 
 /// How a producer takes a cancellation under the Task lock.
@@ -101,11 +102,7 @@ where
 }
 
 /// The hook of a Task that is being torn down accepted.
-pub fn torn_down<T: TaskParts>(
-    table: &Mutex<TaskTable<T>>,
-    id: &TaskId,
-    facts: &impl FactSink,
-) {
+pub fn torn_down<T: TaskParts>(table: &Mutex<TaskTable<T>>, id: &TaskId, facts: &impl FactSink) {
     if let Some(record) = table.lock().record_mut(id) {
         record.stop(facts);
     }

@@ -307,7 +307,12 @@ impl<T: TaskParts> TaskRecord<T> {
     }
 
     /// Records the one outcome and counts the waiters present as told (contract P8, first part).
-    pub fn settle(&mut self, outcome: TaskOutcome, now: u64, facts: &impl FactSink) -> Settlement<T> {
+    pub fn settle(
+        &mut self,
+        outcome: TaskOutcome,
+        now: u64,
+        facts: &impl FactSink,
+    ) -> Settlement<T> {
         let (task, owner) = (self.id.clone(), self.owner_instance());
         let status = outcome.status;
         if self.is_terminal() {
@@ -352,8 +357,9 @@ impl<T: TaskParts> TaskRecord<T> {
         if let Some(output) = &mut outcome.output
             && output.len() > keep
         {
-            let cut = output.ceil_char_boundary(output.len() - keep);
-            *output = output[cut..].to_owned();
+            let least = output.len() - keep;
+            let cut = (least..output.len()).find(|cut| output.is_char_boundary(*cut));
+            *output = output.split_off(cut.unwrap_or(output.len()));
         }
         outcome
     }

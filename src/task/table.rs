@@ -272,11 +272,7 @@ impl<T: TaskParts> TaskTable<T> {
         record_of(id, Access::Read);
         let place = *self.ids.get(id).ok_or_else(|| TaskRefusal::Unknown(id.clone()))?;
         let record = self.records.get(&place).ok_or_else(|| TaskRefusal::Unknown(id.clone()))?;
-        if record.admits(caller) {
-            Ok(place)
-        } else {
-            Err(TaskRefusal::Foreign(id.clone()))
-        }
+        if record.admits(caller) { Ok(place) } else { Err(TaskRefusal::Foreign(id.clone())) }
     }
 
     fn reach(
