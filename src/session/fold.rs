@@ -94,15 +94,6 @@ pub fn fork_seed(events: &[Arc<Event>]) -> Vec<Arc<Event>> {
     events[..end.map_or(0, |end| end + 1)].to_vec()
 }
 
-/// Where a `compact/start` holds its lock: the last one without a `compact/end` after it, unless a
-/// later `session/end-seed` made it stale (fact-sheet 2.6).
-pub fn open_compaction(events: &[Arc<Event>]) -> Option<u64> {
-    let last = events.iter().rev().find(|event| {
-        matches!(event.kind(), "compact/start" | "compact/end" | "session/end-seed")
-    })?;
-    (last.kind() == "compact/start").then_some(last.seq)
-}
-
 /// The highest `<kind>-<n>` per kind that the log has told its model of, in notices and tool
 /// results (contract P13): a new Task's number must be higher.
 ///
@@ -161,4 +152,129 @@ fn scan_text(text: &str, highest: &mut BTreeMap<String, u64>) {
 fn is_kind(kind: &str) -> bool {
     kind.len() <= KIND_LENGTH_MAX
         && kind.split('-').all(|part| part.starts_with(|c: char| c.is_ascii_alphabetic()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::Draft;
+    use super::super::kit::{answer, asks, events_of, model, prompt, said, turn, user};
+    use super::*;
+    use crate::ids::MessageId;
+
+    fn error() -> TurnEndReason {
+        TurnEndReason::Error { step: 1, message: "m".into(), code: None, failure: None }
+    }
+
+    fn injection() -> TurnTrigger {
+        TurnTrigger::Injection { source: MessageSource::User }
+    }
+
+    #[test]
+    fn a_retry_of_the_message_turn_decides_its_reason() {
+        let mut drafts = turn(1, prompt(), "half", error());
+        drafts.extend(turn(2, TurnTrigger::Retry, "whole", TurnEndReason::Completed));
+        let events = events_of(drafts);
+        assert_eq!(result_since(&events, 0), (Some(TurnEndReason::Completed), "whole".to_owned()));
+    }
+
+    #[test]
+    fn an_injection_turn_and_its_retry_do_not_decide_the_reason() {
+        let mut drafts = turn(1, prompt(), "answer", TurnEndReason::Completed);
+        drafts.extend(turn(2, injection(), " ", error()));
+        drafts.extend(turn(3, TurnTrigger::Retry, "\u{feff}", TurnEndReason::Aborted));
+        let events = events_of(drafts);
+        assert_eq!(result_since(&events, 0), (Some(TurnEndReason::Completed), "answer".to_owned()));
+    }
+
+    #[test]
+    fn text_from_before_the_boundary_or_the_turn_is_never_borrowed() {
+        let mut drafts = turn(1, prompt(), "old", TurnEndReason::Completed);
+        drafts.extend(turn(2, prompt(), " \n", TurnEndReason::Completed));
+        let events = events_of(drafts);
+        assert_eq!(result_since(&events, 5), (Some(TurnEndReason::Completed), String::new()));
+        assert_eq!(result_since(&events, 0).1, "");
+        assert_eq!(result_since(&events, 10), (None, String::new()));
+        assert_eq!(result_since(&events, u64::MAX), (None, String::new()));
+    }
+
+    #[test]
+    fn the_last_message_with_text_is_the_output_not_the_last_message() {
+        let events = events_of(vec![
+            Draft::turn_start(1, prompt()),
+            Draft::step_start(1, 1),
+            Draft::assistant_message(1, 1, said("found it"), None, vec![]),
+            Draft::step_end(1, 1),
+            Draft::step_start(1, 2),
+            Draft::assistant_message(1, 2, asks(&["c"]), None, vec![]),
+            Draft::tool_call(1, 2, "c", "tool", "{}"),
+            Draft::tool_result(1, 2, answer("c", "tool text"), None, Some(6)),
+            Draft::assistant_message(1, 2, model(vec![]), None, vec![]),
+        ]);
+        assert_eq!(result_since(&events, 0), (None, "found it".to_owned()));
+    }
+
+    #[test]
+    fn only_a_childs_own_descriptor_counts() {
+        let descriptor =
+            |name: &str| Draft::descriptor(&Descriptor::new(name)).expect("a valid descriptor");
+        let events = events_of(vec![descriptor("ancestor"), descriptor("own")]);
+        let mut header = super::super::kit::header();
+        header.seed_length = Some(1);
+        let own = fold_descriptor(own_events(&header, &events));
+        assert_eq!(own, Ok(Some(Descriptor::new("own"))));
+        header.seed_length = Some(2);
+        assert_eq!(fold_descriptor(own_events(&header, &events)), Ok(None));
+        header.seed_length = None;
+        assert_eq!(
+            fold_descriptor(own_events(&header, &events)),
+            Err(DescriptorError::Repeated { seq: 1 })
+        );
+    }
+
+    #[test]
+    fn a_fork_takes_everything_through_the_last_completed_turn() {
+        let mut drafts = turn(1, prompt(), "one", TurnEndReason::Completed);
+        drafts.push(Draft::user_message(user("late")));
+        drafts.push(Draft::turn_start(2, prompt()));
+        let events = events_of(drafts);
+        assert_eq!(fork_seed(&events).len(), 5);
+        assert!(fork_seed(&events[..4]).is_empty());
+    }
+
+    #[test]
+    fn task_numbers_are_read_from_notices_and_tool_results_only() {
+        let notice = Message::user(
+            MessageId::new("n"),
+            "background task pty-send-12 (pty-send: x) finished. Read bash-2, not bash-007x.",
+            MessageSource::Plugin { plugin: "tool-tasks".into() },
+        );
+        let events = events_of(vec![
+            Draft::user_message(notice),
+            Draft::user_message(user("subagent-900")),
+            Draft::turn_start(1, prompt()),
+            Draft::step_start(1, 1),
+            Draft::tool_call(1, 1, "c", "subagent", "{}"),
+            Draft::tool_result(
+                1,
+                1,
+                answer("c", "started x as task subagent-3, agent 453a91ea-9776-4721-bb55-1 -4"),
+                None,
+                Some(4),
+            ),
+        ]);
+        let highest = highest_task_ordinals(&events);
+        assert_eq!(highest.get("pty-send"), Some(&12));
+        assert_eq!(highest.get("bash"), Some(&2));
+        assert_eq!(highest.get("subagent"), Some(&3));
+    }
+
+    #[test]
+    fn absurd_task_numbers_are_not_taken() {
+        let mut highest = BTreeMap::new();
+        scan_text(
+            "a-18446744073709551615 a-99999999999999999999999 a-9007199254740992 a-0",
+            &mut highest,
+        );
+        assert!(highest.is_empty());
+    }
 }

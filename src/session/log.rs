@@ -311,3 +311,162 @@ fn check_kind(body: &EventBody) -> Result<(), AppendError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::event::{ToolErrorInfo, TurnEndReason};
+    use super::super::kit::{answer, asks, fresh, header, log_of, prompt, said, turn, user};
+    use super::super::raw::RawJson;
+    use super::*;
+    use crate::message::ContentBlock;
+
+    fn note(text: &str) -> Draft {
+        Draft::user_message(user(text))
+    }
+
+    #[test]
+    fn a_batch_is_appended_whole_or_not_at_all() {
+        let mut log = fresh();
+        let bad = vec![note("a"), Draft::turn_start(1, prompt()), Draft::step_end(1, 1)];
+        assert!(matches!(log.validate(&bad), Err(AppendError::Order { .. })));
+        assert!(log.append(bad, 0).is_err());
+        assert_eq!((log.len(), log.open_turn(), log.surface().len()), (0, None, 0));
+        assert_eq!(log.append(turn(1, prompt(), "a", TurnEndReason::Completed), 7), Ok(0..5));
+        assert!(log.events().iter().all(|event| event.time == 7));
+        assert_eq!(log.append(vec![], 8), Ok(5..5));
+        assert_eq!(log.last_turn(), 1);
+    }
+
+    #[test]
+    fn a_seed_even_an_empty_one_is_marked_once() {
+        let header = Arc::new(header());
+        let log = SessionLog::new(Arc::clone(&header), Some(vec![]), 3).expect("empty");
+        assert_eq!((log.len(), log.first_live_seq()), (1, 0));
+        let seed = log.events().to_vec();
+        let again = SessionLog::new(Arc::clone(&header), Some(seed), 4).expect("contiguous");
+        assert_eq!((again.len(), again.first_live_seq()), (1, 1));
+        assert_eq!(again.events()[0].time, 3);
+        assert_eq!(fresh().len(), 0);
+    }
+
+    #[test]
+    fn a_resumed_log_goes_on_where_the_seed_stands() {
+        let seed = log_of(turn(1, prompt(), "a", TurnEndReason::Completed));
+        let mut log = SessionLog::new(Arc::clone(seed.header()), Some(seed.events().to_vec()), 3)
+            .expect("contiguous");
+        assert_eq!((log.first_live_seq(), log.len(), log.last_turn()), (5, 6, 1));
+        assert_eq!(log.messages().len(), 1);
+        assert!(log.append(vec![Draft::turn_start(1, prompt())], 0).is_err());
+        assert_eq!(log.append(vec![Draft::turn_start(2, prompt())], 0), Ok(6..7));
+    }
+
+    #[test]
+    fn a_seed_with_a_gap_is_refused() {
+        let seed = log_of(turn(1, prompt(), "a", TurnEndReason::Completed));
+        let error = SessionLog::new(header(), Some(seed.events()[1..].to_vec()), 0).err();
+        assert_eq!(error, Some(SeedError { position: 0, seq: 1 }));
+    }
+
+    #[test]
+    fn reserved_and_legacy_types_are_refused() {
+        for kind in ["turn/start", "session/end-seed", "text-chunks", "session", "mode/set"] {
+            let draft = Draft::other(kind, RawJson::checked("{}").expect("JSON"));
+            let error = fresh().append(vec![draft], 0).expect_err("refused");
+            let legacy = kind == "mode/set";
+            assert_eq!(error.code() == ErrorCode::UnsupportedLog, legacy, "{kind}");
+        }
+    }
+
+    #[test]
+    fn data_that_would_not_read_back_is_refused() {
+        let mut deep = json!(1);
+        for _ in 0..120 {
+            deep = json!([deep]);
+        }
+        let lossy = [json!({"type": "x", "v": -0.0}), json!({"type": "x", "v": deep})];
+        for value in lossy {
+            let mut message = user("a");
+            message.content.push(ContentBlock::Other(value));
+            let result = fresh().append(vec![Draft::user_message(message)], 0);
+            assert!(matches!(result, Err(AppendError::Lossy { .. })));
+        }
+        let mut message = user("a");
+        message.extra.insert("__proto__".to_owned(), Value::from(1));
+        let mut log = fresh();
+        log.append(vec![Draft::user_message(message)], 0).expect("plain data");
+        assert!(log.events()[0].fresh_line().contains(r#""__proto__":1"#));
+    }
+
+    #[test]
+    fn surface_operations_belong_to_messages() {
+        let mut bare = note("a");
+        bare.surface = None;
+        let mut marked = Draft::turn_start(1, prompt());
+        marked.surface = Some(SurfaceOp::Append);
+        let sourced = Draft::turn_start(1, prompt()).from_sources(vec![]);
+        for draft in [bare, marked, sourced] {
+            let result = fresh().append(vec![draft], 0);
+            assert!(matches!(result, Err(AppendError::Surface { .. })));
+        }
+    }
+
+    #[test]
+    fn sources_are_earlier_unique_and_not_empty() {
+        let mut log = log_of(vec![note("a"), note("b")]);
+        for sources in [vec![], vec![2], vec![1, 0, 1]] {
+            assert!(log.append(vec![note("c").from_sources(sources)], 0).is_err());
+        }
+        log.append(vec![note("c").from_sources(vec![1, 0])], 0).expect("legal");
+    }
+
+    #[test]
+    fn a_replacement_names_current_nodes_in_order_and_covers_them() {
+        let mut log = log_of(vec![note("a"), note("b"), note("c")]);
+        for (start, end, sources) in [(1, 0, vec![0, 1]), (0, 9, vec![0, 1, 2]), (0, 2, vec![0, 1])]
+        {
+            let draft = note("x").replacing(start, end).from_sources(sources);
+            assert!(log.append(vec![draft], 0).is_err(), "{start}..={end}");
+        }
+        let first = note("x").replacing(0, 1).from_sources(vec![0, 1]);
+        let second = note("y").replacing(3, 2).from_sources(vec![2, 3]);
+        log.append(vec![first, second], 0).expect("the second sees the first");
+        assert_eq!(log.surface(), [4]);
+    }
+
+    #[test]
+    fn a_tool_result_replacement_changes_nothing_but_the_content() {
+        let mut log = log_of(vec![
+            Draft::turn_start(1, prompt()),
+            Draft::step_start(1, 1),
+            Draft::assistant_message(1, 1, asks(&["c"]), None, vec![]),
+            Draft::tool_call(1, 1, "c", "tool", "{}"),
+            Draft::tool_result(1, 1, answer("c", "long"), None, Some(3)),
+            Draft::step_end(1, 1),
+        ]);
+        let replace = |message, error, start| {
+            Draft::tool_result(1, 1, message, error, None)
+                .replacing(start, 4)
+                .from_sources(vec![2, 4])
+        };
+        let error = ToolErrorInfo { name: "n".into(), code: "c".into() };
+        assert!(log.append(vec![replace(answer("c", "s"), Some(error), 4)], 0).is_err());
+        assert!(log.append(vec![replace(answer("d", "s"), None, 4)], 0).is_err());
+        assert!(log.append(vec![replace(answer("c", "s"), None, 2)], 0).is_err());
+        log.append(vec![replace(answer("c", "short"), None, 4)], 0).expect("content only");
+        log.append(vec![Draft::turn_end(1, TurnEndReason::Completed)], 0).expect("ends");
+        let late = replace(answer("c", "shorter"), None, 4);
+        assert!(log.append(vec![late], 0).is_err());
+    }
+
+    #[test]
+    fn an_empty_assistant_message_derives_to_nothing() {
+        let mut log = log_of(vec![Draft::turn_start(1, prompt()), Draft::step_start(1, 1)]);
+        let empty = super::super::kit::model(vec![]);
+        log.append(vec![Draft::assistant_message(1, 1, empty, None, vec![])], 0).expect("legal");
+        log.append(vec![Draft::assistant_message(1, 1, said("x"), None, vec![])], 0)
+            .expect("legal");
+        assert_eq!((log.surface().len(), log.messages().len()), (2, 1));
+    }
+}

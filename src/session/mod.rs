@@ -14,8 +14,11 @@ pub mod surface;
 pub mod fold;
 pub mod descriptor;
 pub mod repair;
+pub mod compaction;
 mod lossless;
 mod observe;
+#[cfg(test)]
+mod kit;
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -252,5 +255,173 @@ impl Session {
             };
             self.runtime.fact(fact);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc;
+
+    use super::kit::{StillRuntime, header, prompt, turn, user};
+    use super::*;
+    use crate::ids::OwnerId;
+
+    fn session() -> Arc<Session> {
+        on(&Arc::default())
+    }
+
+    fn on(runtime: &Arc<StillRuntime>) -> Arc<Session> {
+        let runtime: Arc<dyn Runtime> = Arc::<StillRuntime>::clone(runtime);
+        Session::new(runtime, header(), None, Some(OwnerId(1))).expect("no seed")
+    }
+
+    fn note(text: &str) -> Vec<Draft> {
+        vec![Draft::user_message(user(text))]
+    }
+
+    fn recorder(seen: &Arc<std::sync::Mutex<Vec<u64>>>) -> Arc<Observer> {
+        let seen = Arc::clone(seen);
+        Arc::new(move |event: &Arc<Event>| seen.lock().expect("not poisoned").push(event.seq))
+    }
+
+    #[test]
+    fn observers_run_in_log_order_and_only_for_what_came_after_them() {
+        let session = session();
+        session.append(note("before")).expect("appends");
+        let seen = Arc::default();
+        let guard = session.observe(recorder(&seen));
+        session.append([note("a"), note("b")].concat()).expect("appends");
+        session.append(note("c")).expect("appends");
+        drop(guard);
+        session.append(note("d")).expect("appends");
+        assert_eq!(*seen.lock().expect("not poisoned"), [1, 2, 3]);
+        assert_eq!(session.snapshot_from(3).len(), 2);
+        assert_eq!(session.snapshot_from(99).len(), 0);
+    }
+
+    #[test]
+    fn what_enters_the_log_is_a_fact() {
+        let runtime = Arc::default();
+        let session = on(&runtime);
+        session.append(note("a")).expect("appends");
+        session.append(turn(1, prompt(), "b", TurnEndReason::Completed)).expect("appends");
+        let facts = runtime.facts.lock().expect("not poisoned");
+        let names: Vec<_> = facts
+            .iter()
+            .map(|fact| match fact {
+                Fact::EventsAppended { seq, count, .. } => format!("{seq}+{count}"),
+                Fact::MessageLogged { seq, .. } => format!("message {seq}"),
+                Fact::TurnStarted { .. } => "turn".to_owned(),
+                Fact::StepStarted { .. } => "step".to_owned(),
+                Fact::StepEnded { .. } => "/step".to_owned(),
+                Fact::TurnEnded { .. } => "/turn".to_owned(),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(names, ["0+1", "message 0", "1+5", "turn", "step", "/step", "/turn"]);
+    }
+
+    #[test]
+    fn a_panicking_observer_is_contained_and_the_append_stands() {
+        let session = session();
+        let _first = session.observe(Arc::new(|_: &Arc<Event>| panic!("observer")));
+        let seen = Arc::default();
+        let _second = session.observe(recorder(&seen));
+        assert_eq!(session.append(note("a")), Ok(0..1));
+        assert_eq!(session.append(note("b")), Ok(1..2));
+        assert_eq!(*seen.lock().expect("not poisoned"), [0, 1]);
+    }
+
+    #[test]
+    fn an_observer_may_not_append_to_its_session_and_the_outer_append_stands() {
+        let session = session();
+        let refused = Arc::new(AtomicU64::new(0));
+        let (inner, count) = (Arc::downgrade(&session), Arc::clone(&refused));
+        let _guard = session.observe(Arc::new(move |_: &Arc<Event>| {
+            let inner = inner.upgrade().expect("alive");
+            assert_eq!(inner.append(note("inner")), Err(AppendError::Reentrant));
+            count.fetch_add(1, Ordering::Relaxed);
+        }));
+        session.append([note("a"), note("b")].concat()).expect("appends");
+        assert_eq!(refused.load(Ordering::Relaxed), 2);
+        assert_eq!(session.len(), 2);
+    }
+
+    #[test]
+    fn an_observer_may_append_to_another_session() {
+        let (session, other) = (session(), session());
+        let target = Arc::clone(&other);
+        let _guard = session.observe(Arc::new(move |_: &Arc<Event>| {
+            target.append(note("copied")).expect("another session");
+        }));
+        session.append(note("a")).expect("appends");
+        assert_eq!(other.len(), 1);
+    }
+
+    #[test]
+    fn an_append_from_another_task_during_a_publication_is_published_after_it() {
+        let session = session();
+        let seen = Arc::default();
+        let (appended, wait) = mpsc::channel();
+        let wait = std::sync::Mutex::new(Some(wait));
+        let (start, started) = mpsc::channel();
+        let _slow = session.observe(Arc::new(move |event: &Arc<Event>| {
+            if event.seq == 0 {
+                let wait = wait.lock().expect("not poisoned").take().expect("once");
+                start.send(()).expect("the other thread waits");
+                wait.recv().expect("the other thread appends");
+            }
+        }));
+        let _recorder = session.observe(recorder(&seen));
+        let other = Arc::clone(&session);
+        let thread = std::thread::spawn(move || {
+            started.recv().expect("a publication begins");
+            let range = other.append(note("b"));
+            appended.send(()).expect("the observer waits");
+            range
+        });
+        session.append(note("a")).expect("appends");
+        assert_eq!(thread.join().expect("no panic"), Ok(1..2));
+        assert_eq!(*seen.lock().expect("not poisoned"), [0, 1]);
+    }
+
+    #[test]
+    fn what_is_asked_for_during_a_publication_happens_when_it_has_unwound() {
+        let session = session();
+        let inner = Arc::downgrade(&session);
+        let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let log = Arc::clone(&order);
+        let _guard = session.observe(Arc::new(move |event: &Arc<Event>| {
+            let (seq, log) = (event.seq, Arc::clone(&log));
+            log.lock().expect("not poisoned").push(format!("event {seq}"));
+            let inner = inner.upgrade().expect("alive");
+            inner.after_publication(Box::new(move || {
+                log.lock().expect("not poisoned").push(format!("after {seq}"));
+            }));
+        }));
+        session.append([note("a"), note("b")].concat()).expect("appends");
+        let order = order.lock().expect("not poisoned").join(", ");
+        assert_eq!(order, "event 0, event 1, after 0, after 1");
+    }
+
+    #[test]
+    fn a_veto_or_a_panic_of_a_validator_leaves_the_log_as_it_was() {
+        let session = session();
+        session.add_validator(Arc::new(|log, staged| {
+            let opens = staged.iter().any(|event| event.kind() == "turn/start");
+            assert!(log.len() < 2, "too long");
+            if opens { Err("no turns".to_owned()) } else { Ok(()) }
+        }));
+        let batch = vec![Draft::user_message(user("a")), Draft::turn_start(1, prompt())];
+        assert_eq!(
+            session.append(batch),
+            Err(AppendError::Vetoed { reason: "no turns".to_owned() })
+        );
+        assert_eq!((session.len(), session.lock().open_turn()), (0, None));
+        session.append(note("a")).expect("appends");
+        session.append(note("b")).expect("appends");
+        assert!(matches!(session.append(note("c")), Err(AppendError::Vetoed { .. })));
+        assert_eq!(session.len(), 2);
     }
 }

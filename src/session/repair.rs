@@ -133,3 +133,97 @@ fn closer_message(call_id: &str, seq: u64, text: &str) -> Message {
     let id = MessageId::new(format!("tool-result-closer:{call_id}:{seq}"));
     tool_result_message(id, call_id, vec![ContentBlock::text(text)], true)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::kit::{answer, asks, events_of, log_of, prompt, turn};
+    use super::*;
+
+    fn codes(closers: &[Arc<Event>]) -> Vec<String> {
+        closers
+            .iter()
+            .map(|closer| match &closer.body {
+                EventBody::ToolResult { error: Some(error), message, .. } => {
+                    format!("{} {:?} {:?}", error.code, answered_call(message), closer.sources)
+                }
+                body => body.kind().to_owned(),
+            })
+            .collect()
+    }
+
+    fn open_step(calls: &[&str]) -> Vec<Draft> {
+        vec![
+            Draft::turn_start(1, prompt()),
+            Draft::step_start(1, 1),
+            Draft::assistant_message(1, 1, asks(calls), None, vec![]),
+        ]
+    }
+
+    #[test]
+    fn a_balanced_or_empty_log_gets_nothing() {
+        assert!(closers(&[]).is_empty());
+        let balanced = events_of(turn(1, prompt(), "a", TurnEndReason::Completed));
+        assert!(closers(&balanced).is_empty());
+    }
+
+    #[test]
+    fn unanswered_calls_are_closed_in_transcript_order() {
+        let mut drafts = open_step(&["late", "started", "done"]);
+        drafts.extend([
+            Draft::tool_call(1, 1, "done", "tool", "{}"),
+            Draft::tool_call(1, 1, "started", "tool", "{}"),
+            Draft::tool_result(1, 1, answer("done", "x"), None, Some(3)),
+        ]);
+        let events = events_of(drafts);
+        let closers = closers(&events);
+        assert_eq!(
+            codes(&closers),
+            [
+                r#"TOOL_NOT_STARTED Some("late") None"#,
+                r#"TOOL_OUTCOME_UNKNOWN Some("started") Some([4])"#,
+                "step/end",
+                "turn/end",
+            ]
+        );
+        assert!(closers.iter().all(|closer| closer.time == 15));
+        assert_eq!(closers.iter().map(|closer| closer.seq).collect::<Vec<_>>(), [6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn calls_of_one_id_are_paired_in_order() {
+        let mut drafts = open_step(&["c", "c", "c"]);
+        drafts.extend([
+            Draft::tool_call(1, 1, "c", "tool", "{}"),
+            Draft::tool_call(1, 1, "c", "tool", "{}"),
+            Draft::tool_result(1, 1, answer("c", "x"), None, Some(3)),
+        ]);
+        assert_eq!(
+            codes(&closers(&events_of(drafts)))[..2],
+            [r#"TOOL_OUTCOME_UNKNOWN Some("c") Some([4])"#, r#"TOOL_NOT_STARTED Some("c") None"#,]
+        );
+    }
+
+    #[test]
+    fn calls_of_a_closed_step_get_nothing() {
+        let mut drafts = open_step(&["c"]);
+        drafts.push(Draft::step_end(1, 1));
+        assert_eq!(codes(&closers(&events_of(drafts))), ["turn/end"]);
+    }
+
+    #[test]
+    fn a_repair_follows_the_rules_and_repeats_identically() {
+        let mut drafts = open_step(&["a", "b"]);
+        drafts.push(Draft::tool_call(1, 1, "b", "tool", "{}"));
+        let mut log = log_of(drafts);
+        let first = closers(log.events());
+        assert_eq!(first, closers(log.events()));
+        let drafts = first.iter().map(|closer| Draft {
+            body: closer.body.clone(),
+            surface: closer.surface,
+            sources: closer.sources.clone(),
+        });
+        log.append(drafts.collect(), 13).expect("closers are well formed");
+        assert_eq!(log.events()[4..], first);
+        assert!(closers(log.events()).is_empty());
+    }
+}

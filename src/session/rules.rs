@@ -225,3 +225,128 @@ fn follows(last: u64, named: u64) -> Result<(), RuleError> {
     }
     Err(RuleError::Number { last, named })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::{Draft, HeaderReason, ToolErrorInfo, TurnEndReason};
+    use super::super::kit::{answer, prompt, user};
+    use super::super::raw::RawJson;
+    use super::*;
+
+    fn after(drafts: Vec<Draft>) -> Rules {
+        let mut rules = Rules::default();
+        for draft in drafts {
+            rules.advance(&draft.body, draft.surface).expect("a well-formed start");
+        }
+        rules
+    }
+
+    fn refuses(rules: &Rules, drafts: Vec<Draft>) {
+        for draft in drafts {
+            let before = rules.clone();
+            let mut rules = rules.clone();
+            assert!(rules.advance(&draft.body, draft.surface).is_err(), "{:?}", draft.body);
+            assert_eq!(rules, before, "a refusal changes nothing");
+        }
+    }
+
+    fn json() -> RawJson {
+        RawJson::checked("{}").expect("JSON")
+    }
+
+    fn chunk(turn: u64, step: u64) -> Draft {
+        Draft::assistant_chunk(turn, step, json())
+    }
+
+    fn call(id: &str) -> Draft {
+        Draft::tool_call(1, 1, id, "tool", "{}")
+    }
+
+    fn result(id: &str, code: Option<ErrorCode>) -> Draft {
+        let error = code.map(|code| ToolErrorInfo { name: "E".into(), code: code.word().into() });
+        Draft::tool_result(1, 1, answer(id, "t"), error, None)
+    }
+
+    fn end(turn: u64) -> Draft {
+        Draft::turn_end(turn, TurnEndReason::Completed)
+    }
+
+    #[test]
+    fn turns_start_at_one_and_follow_by_one() {
+        refuses(
+            &Rules::default(),
+            vec![Draft::turn_start(0, prompt()), Draft::turn_start(2, prompt())],
+        );
+        let open = after(vec![Draft::turn_start(1, prompt())]);
+        refuses(&open, vec![Draft::turn_start(2, prompt()), end(2)]);
+        let closed = after(vec![Draft::turn_start(1, prompt()), end(1)]);
+        refuses(&closed, vec![Draft::turn_start(1, prompt()), end(1)]);
+        after(vec![Draft::turn_start(1, prompt()), end(1), Draft::turn_start(2, prompt())]);
+    }
+
+    #[test]
+    fn steps_start_at_one_in_each_turn_and_never_nest() {
+        refuses(&Rules::default(), vec![Draft::step_start(1, 1)]);
+        let turn = after(vec![Draft::turn_start(1, prompt())]);
+        refuses(
+            &turn,
+            vec![Draft::step_start(1, 2), Draft::step_start(2, 1), Draft::step_end(1, 1)],
+        );
+        let step = after(vec![Draft::turn_start(1, prompt()), Draft::step_start(1, 1)]);
+        refuses(&step, vec![Draft::step_start(1, 2), end(1), Draft::step_end(1, 2)]);
+        let next = after(vec![
+            Draft::turn_start(1, prompt()),
+            Draft::step_start(1, 1),
+            Draft::step_end(1, 1),
+            Draft::step_start(1, 2),
+            Draft::step_end(1, 2),
+            end(1),
+            Draft::turn_start(2, prompt()),
+        ]);
+        refuses(&next, vec![Draft::step_start(2, 3)]);
+    }
+
+    #[test]
+    fn a_steps_events_name_exactly_the_open_turn_and_step() {
+        let step = after(vec![Draft::turn_start(1, prompt()), Draft::step_start(1, 1)]);
+        refuses(&step, vec![chunk(1, 2), chunk(2, 1)]);
+        let turn = after(vec![Draft::turn_start(1, prompt())]);
+        refuses(&turn, vec![chunk(1, 1), call("c"), result("c", Some(ErrorCode::ToolNotStarted))]);
+    }
+
+    #[test]
+    fn a_result_needs_an_unanswered_call_unless_it_says_the_call_never_started() {
+        let start = || vec![Draft::turn_start(1, prompt()), Draft::step_start(1, 1), call("c")];
+        let step = after(start());
+        refuses(&step, vec![result("d", None), result("d", Some(ErrorCode::ToolOutcomeUnknown))]);
+        let mut drafts = start();
+        drafts.extend([result("d", Some(ErrorCode::ToolNotStarted)), result("c", None)]);
+        refuses(&after(drafts), vec![result("c", None)]);
+        let mut drafts = start();
+        drafts.extend([Draft::step_end(1, 1), Draft::step_start(1, 2)]);
+        let late = Draft::tool_result(1, 2, answer("c", "t"), None, None);
+        refuses(&after(drafts), vec![late]);
+    }
+
+    #[test]
+    fn some_events_need_an_open_turn_and_others_nothing() {
+        let in_turn = || {
+            vec![
+                Draft::steering_message(1, user("s")),
+                Draft::request_header(json(), HeaderReason::Initial),
+                Draft::request_context("p", "m", None),
+                Draft::other("todo/write", json()),
+            ]
+        };
+        refuses(&Rules::default(), in_turn());
+        let mut drafts = vec![
+            Draft::user_message(user("idle")),
+            Draft::other("session/title", json()),
+            Draft::new(EventBody::Descriptor(json())),
+            Draft::turn_start(1, prompt()),
+        ];
+        drafts.extend(in_turn());
+        let open = after(drafts);
+        refuses(&open, vec![Draft::steering_message(2, user("s"))]);
+    }
+}
