@@ -1,2 +1,4 @@
-//! The simulator.
+//! The simulator: the real runtime under simulated clocks, disks and schedulers.
 pub mod disk;
+pub mod explore;
+pub mod trace;

@@ -1,0 +1,17 @@
+//! The explore engine: our own single-thread executor, its virtual clock and its choices.
+//!
+//! Reading order: [`choices`] (who decides), [`runtime`] (what the code under test sees),
+//! [`executor`] (the loop).
+
+pub mod choices;
+pub mod executor;
+pub mod rng;
+pub mod runtime;
+
+pub use choices::{Choices, Estimate, Exhaustive, Sampler};
+pub use executor::{Executor, Outcome, RunEnd, Step};
+pub use rng::Rng;
+pub use runtime::{EPOCH_MS, RunOptions, SimRuntime};
+
+#[cfg(test)]
+mod tests;

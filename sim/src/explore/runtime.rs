@@ -1,0 +1,375 @@
+//! [`SimRuntime`]: the runtime seam over the explorer's executor.
+//!
+//! One object holds everything that a run shares: the ready set, the virtual clock, the choices and
+//! the recorders. It sits behind a mutex because [`Runtime`] must be `Sync`; one thread uses it, so
+//! the mutex is never contended, and it is never held while foreign code runs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use continuable::facts::Fact;
+use continuable::points::Point;
+use continuable::runtime::{BoxFuture, PointFuture, Runtime};
+use continuable::sync::{Access, ObjectKind, touch};
+
+use super::choices::Choices;
+use super::rng::{Rng, mix};
+use crate::trace::{Event, Trace};
+
+/// When every run begins, in milliseconds since the Unix epoch: 2026-07-21, the design's date.
+pub const EPOCH_MS: u64 = 1_784_592_000_000;
+
+/// The clock is one object: `now` reads it, a jump writes it.
+const CLOCK: u64 = 0;
+
+/// What a run may do beside running.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunOptions {
+    /// Seeds the fresh names (ids); names are not choices.
+    pub names: u64,
+    /// Whether a point lets the others go first.
+    pub points_yield: bool,
+    /// Whether points are written to the trace; they are counted either way.
+    pub trace_points: bool,
+    /// Whether each step's footprint is recorded.
+    pub footprints: bool,
+    /// Polls after which the run is a livelock.
+    pub polls_max: u64,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self {
+            names: 0,
+            points_yield: true,
+            trace_points: false,
+            footprints: false,
+            polls_max: 1_000_000,
+        }
+    }
+}
+
+/// By due time (microseconds) and order of making.
+pub(super) type Timers = BTreeMap<(u64, u64), Waker>;
+
+/// One task as the ready set knows it.
+#[derive(Debug)]
+pub(super) struct TaskEntry {
+    /// `<spawner's path>.<ordinal>: <name>`; never a global count (issue 4).
+    pub(super) name: Arc<str>,
+    /// The path alone: its spawner's, then its ordinal among the spawner's tasks.
+    path: String,
+    /// The same in every schedule, so that footprints compare.
+    pub(super) key: u64,
+    spawned: u64,
+    pub(super) fresh: u64,
+    names: Rng,
+    queued: bool,
+    pub(super) done: bool,
+    pub(super) polls: u64,
+}
+
+pub(super) struct State {
+    pub(super) tasks: Vec<TaskEntry>,
+    /// Spawned and not yet adopted by the executor, in the order of `tasks`.
+    pub(super) arrivals: Vec<BoxFuture<'static, ()>>,
+    pub(super) ready: Vec<u32>,
+    timers: Timers,
+    timers_made: u64,
+    pub(super) now_us: u64,
+    pub(super) current: Option<u32>,
+    outside_spawned: u64,
+    outside_names: Rng,
+    pub(super) choices: Box<dyn Choices>,
+    /// Every answer given, in order: the recorded list that replays this run.
+    pub(super) answers: Vec<u64>,
+    /// How many of the answers chose a task.
+    pub(super) task_choices: u64,
+    pub(super) trace: Trace,
+    points: Vec<u64>,
+    pub(super) closed: bool,
+}
+
+/// The explorer's runtime. Made together with its [`super::Executor`].
+pub struct SimRuntime {
+    me: Weak<Self>,
+    state: Mutex<State>,
+    pub(super) options: RunOptions,
+}
+
+impl fmt::Debug for SimRuntime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SimRuntime")
+    }
+}
+
+impl SimRuntime {
+    pub(super) fn new(choices: Box<dyn Choices>, options: RunOptions) -> Arc<Self> {
+        let state = State {
+            tasks: Vec::new(),
+            arrivals: Vec::new(),
+            ready: Vec::new(),
+            timers: BTreeMap::new(),
+            timers_made: 0,
+            now_us: 0,
+            current: None,
+            outside_spawned: 0,
+            outside_names: Rng::split(options.names, 0),
+            choices,
+            answers: Vec::new(),
+            task_choices: 0,
+            trace: Trace::default(),
+            points: vec![0; Point::ALL.len()],
+            closed: false,
+        };
+        Arc::new_cyclic(|me| Self { me: Weak::clone(me), state: Mutex::new(state), options })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A choice of a value below `width`; 0 is the quiet one (no fault).
+    pub fn choose(&self, width: u64) -> u64 {
+        if width < 2 {
+            return 0;
+        }
+        let mut state = self.state();
+        let answer = state.choices.value(width);
+        state.answers.push(answer);
+        answer
+    }
+
+    /// Milliseconds of virtual time since the run began.
+    pub fn elapsed_ms(&self) -> u64 {
+        touch(ObjectKind::Clock, CLOCK, Access::Read);
+        self.state().now_us / 1_000
+    }
+
+    /// Writes an entry to the trace, by the current task.
+    pub fn record(&self, event: Event) {
+        let mut state = self.state();
+        if state.closed {
+            return;
+        }
+        let actor = match state.current {
+            Some(task) => Arc::clone(&state.tasks[task as usize].name),
+            None => "harness".into(),
+        };
+        let ms = state.now_us / 1_000;
+        state.trace.push(ms, actor, event);
+    }
+
+    /// How often each point of [`Point::ALL`] was reached.
+    pub fn points(&self) -> Vec<u64> {
+        self.state().points.clone()
+    }
+
+    /// Takes the trace out; later facts start a new one.
+    pub fn take_trace(&self) -> Trace {
+        std::mem::take(&mut self.state().trace)
+    }
+
+    /// Entries recorded so far.
+    pub fn trace_length(&self) -> usize {
+        self.state().trace.entries.len()
+    }
+
+    fn wake(&self, task: u32) {
+        let mut state = self.state();
+        let entry = &mut state.tasks[task as usize];
+        // Two wakes commute, a wake and a poll do not: the poll writes this object.
+        touch(ObjectKind::Ready, entry.key, Access::Read);
+        if !entry.queued && !entry.done {
+            entry.queued = true;
+            state.ready.push(task);
+        }
+    }
+
+    /// Jumps to the next timer and wakes every task whose time has come; false if there is none.
+    pub(super) fn jump(&self) -> bool {
+        let mut due = Vec::new();
+        {
+            let mut state = self.state();
+            let Some((&(at, _), _)) = state.timers.first_key_value() else { return false };
+            state.now_us = state.now_us.max(at);
+            while let Some(first) = state.timers.first_entry() {
+                if first.key().0 > at {
+                    break;
+                }
+                due.push(first.remove());
+            }
+        }
+        touch(ObjectKind::Clock, CLOCK, Access::Write);
+        for waker in due {
+            waker.wake();
+        }
+        true
+    }
+
+    /// Forgets everything that could keep the pool alive. The caller drops the result unlocked.
+    pub(super) fn close(&self) -> (Vec<BoxFuture<'static, ()>>, Timers) {
+        let mut state = self.state();
+        state.closed = true;
+        state.ready.clear();
+        (std::mem::take(&mut state.arrivals), std::mem::take(&mut state.timers))
+    }
+}
+
+impl State {
+    pub(super) fn take_ready(&mut self, index: usize) -> u32 {
+        let task = self.ready.remove(index);
+        let entry = &mut self.tasks[task as usize];
+        entry.queued = false;
+        entry.polls += 1;
+        self.current = Some(task);
+        task
+    }
+
+    fn adopt(&mut self, names: u64, name: &str, body: BoxFuture<'static, ()>) -> u64 {
+        let (spawner, ordinal) = match self.current {
+            Some(task) => {
+                let entry = &mut self.tasks[task as usize];
+                entry.spawned += 1;
+                (entry.path.as_str(), entry.spawned - 1)
+            }
+            None => {
+                self.outside_spawned += 1;
+                ("", self.outside_spawned - 1)
+            }
+        };
+        let dot = if spawner.is_empty() { "" } else { "." };
+        let path = format!("{spawner}{dot}{ordinal}");
+        let key = mix(continuable::sync::key_of(&path));
+        let task = u32::try_from(self.tasks.len()).expect("far fewer tasks than u32::MAX");
+        self.tasks.push(TaskEntry {
+            name: format!("{path}: {name}").into(),
+            path,
+            key,
+            spawned: 0,
+            fresh: 0,
+            names: Rng::split(names, key),
+            queued: true,
+            done: false,
+            polls: 0,
+        });
+        self.arrivals.push(body);
+        self.ready.push(task);
+        key
+    }
+}
+
+/// Wakes one task; made once per task.
+#[derive(Debug)]
+pub(super) struct TaskWaker {
+    runtime: Arc<SimRuntime>,
+    task: u32,
+}
+
+impl TaskWaker {
+    pub(super) fn of(runtime: &Arc<SimRuntime>, task: u32) -> Waker {
+        Waker::from(Arc::new(Self { runtime: Arc::clone(runtime), task }))
+    }
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.runtime.wake(self.task);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.runtime.wake(self.task);
+    }
+}
+
+/// Ready once the clock reached `due`; dropping it takes the timer back.
+#[derive(Debug)]
+struct Sleep {
+    runtime: Weak<SimRuntime>,
+    due: u64,
+    timer: Option<(u64, u64)>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(runtime) = self.runtime.upgrade() else { return Poll::Pending };
+        touch(ObjectKind::Clock, CLOCK, Access::Read);
+        let mut state = runtime.state();
+        if state.now_us >= self.due {
+            self.timer = None;
+            return Poll::Ready(());
+        }
+        let key = self.timer.unwrap_or_else(|| {
+            state.timers_made += 1;
+            (self.due, state.timers_made)
+        });
+        self.timer = Some(key);
+        let before = state.timers.insert(key, cx.waker().clone());
+        drop(state);
+        drop(before);
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        let Some((key, runtime)) = self.timer.take().zip(self.runtime.upgrade()) else { return };
+        let waker = runtime.state().timers.remove(&key);
+        drop(waker);
+    }
+}
+
+impl Runtime for SimRuntime {
+    fn spawn(&self, name: String, body: BoxFuture<'static, ()>) {
+        let refused = {
+            let mut state = self.state();
+            if state.closed {
+                Some(body)
+            } else {
+                let key = state.adopt(self.options.names, &name, body);
+                touch(ObjectKind::Ready, key, Access::Read);
+                None
+            }
+        };
+        // A destructor may spawn again: never under the lock.
+        drop(refused);
+    }
+
+    fn now(&self) -> u64 {
+        EPOCH_MS + self.elapsed_ms()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        touch(ObjectKind::Clock, CLOCK, Access::Read);
+        let span = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let due = self.state().now_us.saturating_add(span);
+        Box::pin(Sleep { runtime: Weak::clone(&self.me), due, timer: None })
+    }
+
+    fn random(&self) -> u64 {
+        let mut state = self.state();
+        match state.current {
+            Some(task) => state.tasks[task as usize].names.number(),
+            None => state.outside_names.number(),
+        }
+    }
+
+    fn point(&self, point: Point) -> PointFuture {
+        self.state().points[point as usize] += 1;
+        if self.options.trace_points {
+            self.record(Event::Fact(Fact::PointReached { point }));
+        }
+        if self.options.points_yield { PointFuture::yield_once() } else { PointFuture::ready() }
+    }
+
+    fn fact(&self, fact: Fact) {
+        self.record(Event::Fact(fact));
+    }
+}
