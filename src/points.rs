@@ -150,6 +150,8 @@ points! {
     StoreLength,
     /// The store is about to append a batch.
     StoreAppend,
+    /// The store is about to write bytes again that a failed sync may have lost.
+    StoreOverwrite,
     /// The store is about to cut a file.
     StoreTruncate,
     /// The store is about to sync a file.

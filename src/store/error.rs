@@ -172,10 +172,19 @@ impl StoreError {
     }
 }
 
+/// One session that a closing store could not confirm.
+#[derive(Debug, Clone)]
+pub struct CloseFailure {
+    /// The session; `None` if closing itself stopped.
+    pub session: Option<SessionId>,
+    /// Why.
+    pub error: StoreError,
+}
+
 /// Closing the store left sessions unconfirmed.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{} sessions were not confirmed durable, the first: {}", .failures.len(), .failures[0].1)]
+#[error("{} sessions were not confirmed durable, the first because {}", .failures.len(), .failures[0].error)]
 pub struct CloseError {
-    /// Each session and why; at least one.
-    pub failures: Vec<(SessionId, StoreError)>,
+    /// At least one.
+    pub failures: Vec<CloseFailure>,
 }
