@@ -169,8 +169,7 @@ pub fn decode_header(line: &[u8]) -> Result<SessionHeader, LogError> {
         cwd: text("cwd")?,
         parent_session: text("parentSession")?.map(SessionId::new),
         seed_length: integer("seedLength")?,
-        delegation_depth: integer("delegationDepth")?
-            .ok_or_else(|| missing("delegationDepth"))?,
+        delegation_depth: integer("delegationDepth")?.ok_or_else(|| missing("delegationDepth"))?,
     })
 }
 
@@ -290,10 +289,9 @@ struct Kind<'a> {
 fn ends_a_turn(line: &[u8]) -> bool {
     let Some(line) = line.strip_suffix(b"\n") else { return false };
     let start = line.iter().position(|byte| *byte != 0).unwrap_or(line.len());
-    std::str::from_utf8(&line[start..])
-        .is_ok_and(|text| {
-            serde_json::from_str::<Kind<'_>>(&readable(text)).is_ok_and(|line| line.kind == "turn/end")
-        })
+    std::str::from_utf8(&line[start..]).is_ok_and(|text| {
+        serde_json::from_str::<Kind<'_>>(&readable(text)).is_ok_and(|line| line.kind == "turn/end")
+    })
 }
 
 /// The chunk type that a packed row holds, if the line is one.
@@ -375,10 +373,8 @@ fn read_row(text: &str, delta: &str) -> Result<Vec<Event>, String> {
             return Err("a piece is no string".to_owned());
         }
         time = time.checked_add(step_time).ok_or("a time step is out of range")?;
-        let chunk = format!(
-            r#"{{"type":"{delta}","index":{index}{labels},"{key}":{}}}"#,
-            piece.get()
-        );
+        let chunk =
+            format!(r#"{{"type":"{delta}","index":{index}{labels},"{key}":{}}}"#, piece.get());
         let chunk = RawJson::checked(chunk).map_err(|error| error.to_string())?;
         let at = u64::try_from(time).map_err(|_| "a negative time")?;
         events.push(Event::new(seq, at, Draft::assistant_chunk(turn, step, chunk)));

@@ -101,7 +101,8 @@ impl SessionStore {
     async fn settled_turn(&self, id: &SessionId) -> (Turn<'_>, Standing) {
         loop {
             let turn = self.turn(id).await;
-            match self.table.lock().standing(id) {
+            let standing = self.table.lock().standing(id);
+            match standing {
                 Standing::Retiring(latch) => {
                     drop(turn);
                     self.runtime().point(Point::StoreTurn).await;

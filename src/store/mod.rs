@@ -25,7 +25,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::channel::{Pass, Turnstile};
-use crate::error::ErrorCode;
 use crate::facts::Fact;
 use crate::ids::SessionId;
 use crate::points::Point;
@@ -141,13 +140,14 @@ impl SessionStore {
             reservation.spend();
         }
         if let Some(forgotten) = attached? {
-            self.retired(forgotten, true);
+            let failed = forgotten.unretired;
+            self.retired(forgotten, failed);
         }
         Ok(())
     }
 
     fn retired(&self, forgotten: Forgotten, failed: bool) {
-        self.fact(Fact::SessionRetired { session: forgotten.0.id().clone(), failed });
+        self.fact(Fact::SessionRetired { session: forgotten.session.id().clone(), failed });
     }
 
     /// Says that `session` has new events: they are written in a task of their own, unless one is
@@ -302,17 +302,14 @@ impl SessionStore {
         let live = self.table.lock().close();
         for session in live {
             let _turn = self.turn(session.id()).await;
-            match self.flush_in_turn(&session).await {
-                // Its own retirement finished first.
-                Err(error) if error.code() == ErrorCode::SessionNotLive => {}
-                outcome => {
-                    let error = outcome.err();
-                    self.forget(&session, error.is_some());
-                    let id = session.id().clone();
-                    failures.extend(
-                        error.map(|error| CloseFailure { session: Some(id), error }),
-                    );
-                }
+            // Its own retirement may have finished first.
+            if !self.table.lock().owns(&session) {
+                continue;
+            }
+            let outcome = self.flush_in_turn(&session).await;
+            self.forget(&session, outcome.is_err());
+            if let Err(error) = outcome {
+                failures.push(CloseFailure { session: Some(session.id().clone()), error });
             }
         }
         let busy = self.table.lock().ids();

@@ -82,7 +82,18 @@ pub(super) enum Standing {
 
 /// A forgotten owner, to be dropped after unlock.
 #[derive(Debug)]
-pub(super) struct Forgotten(pub(super) Arc<Session>);
+pub(super) struct Forgotten {
+    pub(super) session: Arc<Session>,
+    /// Whether its retirement failed before.
+    pub(super) unretired: bool,
+}
+
+impl From<Owner> for Forgotten {
+    fn from(owner: Owner) -> Self {
+        let unretired = matches!(owner.retirement, Retirement::Failed);
+        Self { session: owner.session, unretired }
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -156,7 +167,7 @@ impl Table {
         let forgotten = slot.owner.take().map(|owner| {
             // What its predecessor knew about the file does not hold for it.
             slot.forget_writer();
-            Forgotten(owner.session)
+            Forgotten::from(owner)
         });
         slot.reservation = None;
         slot.owner = Some(Owner {
@@ -208,9 +219,10 @@ impl Table {
         session: &Arc<Session>,
     ) -> Result<Option<Writer>, StoreError> {
         note(session.id(), Access::Write);
-        let slot = self.slots.get_mut(session.id()).filter(|slot| {
-            slot.owner.as_ref().is_some_and(|owner| owner.is(session))
-        });
+        let slot = self
+            .slots
+            .get_mut(session.id())
+            .filter(|slot| slot.owner.as_ref().is_some_and(|owner| owner.is(session)));
         let Some(slot) = slot else {
             return Err(StoreError::NotAttached { id: session.id().clone() });
         };
@@ -240,6 +252,12 @@ impl Table {
     pub(super) fn set_suspect(&mut self, id: &SessionId, suspect: Option<u64>) {
         note(id, Access::Write);
         self.slots.entry(id.clone()).or_default().suspect = suspect;
+    }
+
+    /// Whether `session` is the owner of its id.
+    pub(super) fn owns(&mut self, session: &Arc<Session>) -> bool {
+        note(session.id(), Access::Read);
+        self.slots.get_mut(session.id()).is_some_and(|slot| slot.owner_of(session).is_some())
     }
 
     /// Who stands behind `id`.
@@ -277,9 +295,7 @@ impl Table {
     /// A cold load ended well: its writer waits for the session that is made of it.
     pub(super) fn loaded(&mut self, id: &SessionId, token: u64, writer: Writer) {
         note(id, Access::Write);
-        if let Some(slot) =
-            self.slots.get_mut(id).filter(|slot| slot.reservation == Some(token))
-        {
+        if let Some(slot) = self.slots.get_mut(id).filter(|slot| slot.reservation == Some(token)) {
             slot.suspect = None;
             slot.writer = Some(writer);
         }
@@ -288,9 +304,7 @@ impl Table {
     /// Gives a reservation back unused.
     pub(super) fn release(&mut self, id: &SessionId, token: u64) {
         note(id, Access::Write);
-        if let Some(slot) =
-            self.slots.get_mut(id).filter(|slot| slot.reservation == Some(token))
-        {
+        if let Some(slot) = self.slots.get_mut(id).filter(|slot| slot.reservation == Some(token)) {
             slot.reservation = None;
             slot.forget_writer();
         }
@@ -326,6 +340,6 @@ impl Table {
         let owner = slot.owner.take()?;
         slot.forget_writer();
         self.tidy(session.id());
-        Some(Forgotten(owner.session))
+        Some(owner.into())
     }
 }

@@ -10,7 +10,6 @@ use super::files::Files;
 use super::jsonl;
 use super::path::SessionPlace;
 use crate::facts::Fact;
-use crate::runtime::Runtime;
 use crate::session::{Event, Session, SessionHeader};
 
 /// Where a session's file stands.
@@ -91,10 +90,6 @@ impl Writer {
 
     pub(super) fn is_materialised(&self) -> bool {
         self.materialised
-    }
-
-    pub(super) fn events(&self) -> u64 {
-        self.events
     }
 
     /// The first byte that a failed sync may have lost although it can be read.
