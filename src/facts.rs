@@ -156,6 +156,7 @@ pub enum Fact {
         message: MessageId,
         child: SessionId,
         sender: OwnerId,
+        source: MessageSource,
         route: RouteCode,
         task: TaskId,
     },
