@@ -11,6 +11,7 @@ pub mod schema;
 pub mod steering;
 pub mod hooks;
 pub mod receipt;
+pub mod structured;
 pub mod tools;
 pub mod host;
 
