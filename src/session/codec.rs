@@ -600,3 +600,149 @@ fn write_data(out: &mut Vec<u8>, body: &EventBody) {
     }
     data.close();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::Draft;
+    use super::super::kit::user;
+    use super::*;
+    use crate::message::{MessageSource, Role};
+
+    const FIXTURES: &[&str] = &[
+        include_str!("../../tests/fixtures/fork_child.jsonl"),
+        include_str!("../../tests/fixtures/parent_tools.jsonl"),
+        include_str!("../../tests/fixtures/packed_steering.jsonl"),
+        include_str!("../../tests/fixtures/interrupted.jsonl"),
+    ];
+    const FOREIGN: &str = include_str!("../../tests/fixtures/foreign_events.jsonl");
+    const LEGACY_MESSAGES: &str = include_str!("../../tests/fixtures/legacy_messages.jsonl");
+
+    fn parse(line: &str) -> Result<Event, LineError> {
+        Event::parse_line(line, &SessionId::new("s"))
+    }
+
+    /// The event lines of a log: neither its header nor packed rows.
+    fn event_lines(log: &str) -> impl Iterator<Item = &str> {
+        log.lines().filter(|line| line.contains(r#","seq":"#))
+    }
+
+    #[test]
+    fn our_own_line_of_a_reference_event_is_the_reference_line() {
+        for line in FIXTURES.iter().flat_map(|log| event_lines(log)) {
+            let event = parse(line).expect("an event");
+            assert_eq!(event.to_line(), line);
+            assert_eq!(event.fresh_line(), line);
+        }
+    }
+
+    #[test]
+    fn what_is_not_interpreted_is_kept_byte_for_byte() {
+        for line in event_lines(FOREIGN) {
+            let event = parse(line).expect("an event");
+            assert_eq!(event.to_line(), line);
+            if let EventBody::Other { data, .. } = &event.body {
+                assert!(line.contains(data.as_str()));
+                assert_eq!(event.fresh_line(), line);
+            }
+        }
+    }
+
+    #[test]
+    fn a_lone_surrogate_is_shown_as_the_replacement_character() {
+        let events: Vec<_> =
+            event_lines(FOREIGN).map(|line| parse(line).expect("an event")).collect();
+        let shown = events[3].message().expect("a message").text();
+        assert_eq!(shown, "half a note: \u{fffd} and a whole one: \u{1d11e}");
+        let EventBody::AssistantChunk { chunk, .. } = &events[7].body else {
+            unreachable!("the fixture's eighth event is a chunk")
+        };
+        assert!(chunk.as_str().contains(r"\ud83c"));
+        assert_eq!(chunk.value().expect("readable")["text"], "\u{fffd}");
+    }
+
+    #[test]
+    fn messages_from_before_ids_get_stable_ones() {
+        let session = SessionId::new("old \"one\"");
+        let mut seen = 0;
+        for line in event_lines(LEGACY_MESSAGES) {
+            let event = Event::parse_line(line, &session).expect("an event");
+            let Some(message) = event.message() else { continue };
+            seen += 1;
+            assert_eq!(message.id.as_str(), format!("legacy-message:old \"one\":{}", event.seq));
+            let again = Event::parse_line(&event.to_line(), &SessionId::new("fork"));
+            assert_eq!(again.expect("an event"), event, "the id travels with the line");
+        }
+        assert_eq!(seen, 4);
+        let bare = r#"{"type":"assistant/message","seq":1,"time":0,"data":{"turn":1,"step":1,"message":{"content":[],"source":{"kind":"user"}}},"surfaceOp":"append"}"#;
+        let event = parse(bare).expect("an event");
+        assert_eq!(event.message().map(|message| message.role), Some(Role::Assistant));
+    }
+
+    #[test]
+    fn the_legacy_vocabulary_is_known_as_such() {
+        let lines = [
+            r#"{"type":"request/header-delta","seq":1,"time":0,"data":{}}"#,
+            r#"{"type":"mode/set","seq":1,"time":0,"data":{"mode":"plan"}}"#,
+            r#"{"type":"request/header","seq":1,"time":0,"data":{"header":{},"reason":"fallback"}}"#,
+            r#"{"type":"turn/end","seq":1,"time":0,"data":{"turn":1,"reason":{"kind":"aborted","cause":"user"}}}"#,
+        ];
+        for line in lines {
+            let error = parse(line).expect_err("legacy");
+            assert!(error.is_legacy(), "{line}");
+            assert_eq!(error.code(), ErrorCode::UnsupportedLog);
+        }
+    }
+
+    #[test]
+    fn an_envelope_holds_what_its_type_may_hold_and_nothing_else() {
+        let refused = [
+            r#"{"type":"x","seq":1,"time":0,"data":{},"extra":1}"#,
+            r#"{"type":"x","seq":1,"time":0}"#,
+            r#"{"type":"x","seq":-1,"time":0,"data":{}}"#,
+            r#"{"type":"x","seq":1.5,"time":0,"data":{}}"#,
+            r#"{"type":"x","seq":1,"time":0,"data":{},"surfaceOp":"append"}"#,
+            r#"{"type":"x","seq":1,"time":0,"data":{},"sourceEventSeqs":[0]}"#,
+            r#"{"type":"step/start","seq":1,"time":0,"data":{"turn":1}}"#,
+            r#"{"type":"turn/end","seq":1,"time":0,"data":{"turn":1,"reason":{"kind":"bored"}}}"#,
+            r#"{"type":"user/message","seq":1,"time":0,"data":{"content":[],"source":{"kind":"user"},"role":"user","id":"m"}}"#,
+            r#"{"type":"user/message","seq":1,"time":0,"data":{"content":[],"source":{"kind":"user"},"role":"user","id":"m"},"surfaceOp":null}"#,
+            r#"{"type":"user/message","seq":1,"time":0,"data":{"content":[],"source":{"kind":"user"},"role":"user","id":"m"},"surfaceOp":{"op":"replace","start":1}}"#,
+            "",
+            "{",
+            "\0\0\0",
+            "[]",
+        ];
+        for line in refused {
+            let error = parse(line).expect_err(line);
+            assert_eq!(error.code(), ErrorCode::DamagedLog, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_is_no_whole_number_is_legal_and_kept() {
+        for (time, read) in [("12.75", 12), ("-3", 0), ("1e3", 1000)] {
+            let line = format!(r#"{{"type":"x","seq":1,"time":{time},"data":null}}"#);
+            let event = parse(&line).expect("an event");
+            assert_eq!((event.time, event.to_line()), (read, line));
+        }
+    }
+
+    #[test]
+    fn unknown_fields_of_a_known_type_do_not_hide_it_and_are_kept() {
+        let line = r#"{"type":"step/start","seq":1,"time":0,"data":{"turn":1,"step":2,"why":"x"}}"#;
+        let event = parse(line).expect("an event");
+        assert_eq!(event.body, EventBody::StepStart { turn: 1, step: 2 });
+        assert_eq!(event.to_line(), line);
+    }
+
+    #[test]
+    fn both_surface_operations_have_the_reference_form() {
+        let message = user("m");
+        assert_eq!(message.source, MessageSource::User);
+        let draft = Draft::user_message(message).replacing(2, 4).from_sources(vec![2, 3, 4]);
+        let line = Event::new(9, 1, draft.clone()).to_line();
+        let end = r#","sourceEventSeqs":[2,3,4],"surfaceOp":{"op":"replace","start":2,"end":4}}"#;
+        assert!(line.ends_with(end), "{line}");
+        assert_eq!(parse(&line).expect("an event"), Event::new(9, 1, draft));
+    }
+}
