@@ -212,15 +212,22 @@ fn well_formed(ops: &[Op]) -> SessionLog {
     log
 }
 
-fn state(log: &SessionLog) -> (Vec<Arc<Event>>, Option<u64>, Option<u64>, u64, u64, Vec<u64>) {
-    (
-        log.events().to_vec(),
-        log.open_turn(),
-        log.open_step(),
-        log.last_turn(),
-        log.last_step(),
-        log.surface().to_vec(),
-    )
+/// Everything that an append may change.
+#[derive(Debug, PartialEq)]
+struct Standing {
+    events: Vec<Arc<Event>>,
+    /// Open turn and step, last turn and step.
+    places: [u64; 4],
+    surface: Vec<u64>,
+}
+
+fn state(log: &SessionLog) -> Standing {
+    let (turn, step) = (log.open_turn().unwrap_or(0), log.open_step().unwrap_or(0));
+    Standing {
+        events: log.events().to_vec(),
+        places: [turn, step, log.last_turn(), log.last_step()],
+        surface: log.surface().to_vec(),
+    }
 }
 
 fn as_draft(event: &Event) -> Draft {
