@@ -381,3 +381,213 @@ fn read_row(text: &str, delta: &str) -> Result<Vec<Event>, String> {
     }
     Ok(events)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HEADER: &str =
+        r#"{"type":"session","version":0,"id":"s","createdAt":5,"delegationDepth":0}"#;
+    const START: &str =
+        r#"{"type":"turn/start","seq":0,"time":1,"data":{"turn":1,"trigger":{"kind":"retry"}}}"#;
+    const END: &str =
+        r#"{"type":"turn/end","seq":1,"time":2,"data":{"turn":1,"reason":{"kind":"completed"}}}"#;
+    const NOTE: &str = r#"{"type":"session/title","seq":2,"time":3,"data":{"title":"t"}}"#;
+
+    fn log(lines: &[&str]) -> Vec<u8> {
+        let mut text = String::new();
+        for line in lines {
+            text.push_str(line);
+            text.push('\n');
+        }
+        text.into_bytes()
+    }
+
+    fn offset_of(lines: &[&str]) -> u64 {
+        log(lines).len() as u64
+    }
+
+    #[test]
+    fn a_header_is_written_in_the_reference_order_and_reads_back() {
+        let mut header = SessionHeader::new(SessionId::new("child"), 7);
+        header.cwd = Some("/project".to_owned());
+        header.parent_session = Some(SessionId::new("parent"));
+        header.seed_length = Some(13);
+        header.delegation_depth = 1;
+        let line = encode_header(&header);
+        assert_eq!(
+            String::from_utf8_lossy(&line),
+            "{\"type\":\"session\",\"version\":0,\"id\":\"child\",\"createdAt\":7,\"cwd\":\"/project\",\
+             \"parentSession\":\"parent\",\"seedLength\":13,\"delegationDepth\":1}\n"
+        );
+        assert_eq!(decode_header(&line), Ok(header));
+    }
+
+    #[test]
+    fn bad_headers_are_refused_at_byte_zero() {
+        for (line, what) in [
+            ("", "the file is empty"),
+            (HEADER, "the header line is torn"),
+            ("x\n", "the header is not JSON: expected value at line 1 column 1"),
+            ("{\"type\":\"turn/start\"}\n", "the first line is not a session header"),
+        ] {
+            let want = LogError::Damaged { offset: 0, what: what.to_owned() };
+            assert_eq!(decode_header(line.as_bytes()), Err(want), "{line}");
+        }
+        for (from, to) in [
+            ("\"createdAt\":5", "\"createdAt\":-0"),
+            ("\"createdAt\":5", "\"createdAt\":1.5"),
+            ("\"createdAt\":5", "\"createdAt\":-3"),
+            ("\"createdAt\":5", "\"createdAt\":9007199254740992"),
+            ("\"createdAt\":5", "\"createdAt\":\"5\""),
+            ("\"createdAt\":5", "\"created\":5"),
+            ("\"delegationDepth\":0", "\"delegationDepth\":-0"),
+            ("\"delegationDepth\":0", "\"depth\":0"),
+            ("\"id\":\"s\"", "\"id\":7"),
+        ] {
+            let line = format!("{}\n", HEADER.replace(from, to));
+            let error = decode_header(line.as_bytes()).expect_err(to);
+            assert!(matches!(error, LogError::Damaged { offset: 0, .. }), "{to}: {error}");
+        }
+        for (from, to) in [
+            ("\"version\":0", "\"version\":1"),
+            ("\"version\":0,", ""),
+            ("\"version\":0", "\"version\":0,\"sandboxMode\":\"x\""),
+            ("\"version\":0", "\"version\":0,\"approvalPolicy\":\"x\""),
+        ] {
+            let line = format!("{}\n", HEADER.replace(from, to));
+            let error = decode_header(line.as_bytes()).expect_err(to);
+            assert!(matches!(error, LogError::Unsupported { offset: 0, .. }), "{to}: {error}");
+        }
+    }
+
+    #[test]
+    fn integers_are_read_as_javascript_reads_them() {
+        let line = format!("{}\n", HEADER.replace("\"createdAt\":5", "\"createdAt\":1.5e3"));
+        assert_eq!(decode_header(line.as_bytes()).map(|header| header.created_at), Ok(1_500));
+    }
+
+    #[test]
+    fn a_header_alone_is_an_empty_log() {
+        let read = decode(&log(&[HEADER])).expect("a log");
+        assert!(read.events.is_empty() && read.tail_cut.is_none());
+    }
+
+    #[test]
+    fn packed_rows_unpack_to_the_chunks_they_stand_for() {
+        let text = r#"{"type":"text-chunks","seq0":0,"time0":10,"data":{"turn":1,"step":2,"index":3,"dt":[0,4],"texts":["a","\ud83d","\ude00"]}}"#;
+        let call = r#"{"type":"tool-call-chunks","seq0":3,"time0":20,"data":{"turn":1,"step":2,"index":4,"dt":[1],"id":"k","name":"n","args":["{","}"]}}"#;
+        let reasoning = r#"{"type":"reasoning-chunks","seq0":5,"time0":30,"data":{"turn":1,"step":2,"index":5,"dt":[],"texts":["r"]}}"#;
+        let read = decode(&log(&[HEADER, text, call, reasoning])).expect("a log");
+        let lines = String::from_utf8(encode_events(&read.events)).expect("UTF-8");
+        let want = [
+            r#"{"type":"assistant/chunk","seq":0,"time":10,"data":{"turn":1,"step":2,"chunk":{"type":"text-delta","index":3,"text":"a"}}}"#,
+            r#"{"type":"assistant/chunk","seq":1,"time":10,"data":{"turn":1,"step":2,"chunk":{"type":"text-delta","index":3,"text":"\ud83d"}}}"#,
+            r#"{"type":"assistant/chunk","seq":2,"time":14,"data":{"turn":1,"step":2,"chunk":{"type":"text-delta","index":3,"text":"\ude00"}}}"#,
+            r#"{"type":"assistant/chunk","seq":3,"time":20,"data":{"turn":1,"step":2,"chunk":{"type":"tool-call-delta","index":4,"id":"k","name":"n","argumentsDelta":"{"}}}"#,
+            r#"{"type":"assistant/chunk","seq":4,"time":21,"data":{"turn":1,"step":2,"chunk":{"type":"tool-call-delta","index":4,"id":"k","name":"n","argumentsDelta":"}"}}}"#,
+            r#"{"type":"assistant/chunk","seq":5,"time":30,"data":{"turn":1,"step":2,"chunk":{"type":"reasoning-delta","index":5,"text":"r"}}}"#,
+        ];
+        assert_eq!(lines.lines().collect::<Vec<_>>(), want);
+    }
+
+    #[test]
+    fn a_malformed_row_is_dropped_whole_from_the_tail() {
+        for row in [
+            r#"{"type":"text-chunks","seq0":2,"time0":1,"data":{"turn":1,"step":1,"index":0,"dt":[],"texts":[]}}"#,
+            r#"{"type":"text-chunks","seq0":2,"time0":1,"data":{"turn":1,"step":1,"index":0,"dt":[1],"texts":["a"]}}"#,
+            r#"{"type":"text-chunks","seq0":2,"time0":1,"data":{"turn":1,"step":1,"index":0,"dt":[1],"texts":["a",7]}}"#,
+            r#"{"type":"text-chunks","seq0":3,"time0":1,"data":{"turn":1,"step":1,"index":0,"dt":[],"texts":["a"]}}"#,
+            r#"{"type":"text-chunks","seq0":2,"time0":1,"data":{"turn":1,"step":1,"index":0,"dt":[],"args":["a"]}}"#,
+            r#"{"type":"tool-call-chunks","seq0":2,"time0":1,"data":{"turn":1,"step":1,"index":0,"dt":[],"args":["a"]}}"#,
+        ] {
+            let read = decode(&log(&[HEADER, START, END, row])).expect("a torn tail");
+            assert_eq!(read.events.len(), 2, "{row}");
+            assert_eq!(read.tail_cut.map(|cut| cut.offset), Some(offset_of(&[HEADER, START, END])));
+        }
+    }
+
+    #[test]
+    fn damage_after_the_last_turn_end_is_a_torn_tail() {
+        let whole = log(&[HEADER, START, END]);
+        for tail in ["{\"type\":\"sess", "\0\0\0\0", "garbage\n", "\n", "\0\0\n", END] {
+            let mut bytes = whole.clone();
+            bytes.extend_from_slice(tail.as_bytes());
+            let read = decode(&bytes).expect("a torn tail");
+            let cut = TailCut { offset: whole.len() as u64, bytes: tail.len() as u64 };
+            assert_eq!(read.tail_cut, Some(cut), "{tail:?}");
+            assert_eq!((read.events.len(), read.kept), (2, cut.offset));
+        }
+        let gap = NOTE.replace("\"seq\":2", "\"seq\":3");
+        let read = decode(&log(&[HEADER, START, END, &gap, NOTE])).expect("a torn tail");
+        assert_eq!(read.events.len(), 2);
+    }
+
+    #[test]
+    fn damage_at_or_before_the_last_turn_end_is_an_error_with_its_offset() {
+        let gap = END.replace("\"seq\":1", "\"seq\":2");
+        let torn = format!("\0\0\0{END}");
+        for lines in [
+            vec![HEADER, "garbage", START, END],
+            vec![HEADER, "\0\0\0", END],
+            vec![HEADER, &gap],
+            vec![HEADER, &torn],
+            vec![HEADER, "{\"type\":\"text-chunks\"}", NOTE, END],
+        ] {
+            let error = decode(&log(&lines)).expect_err("committed damage");
+            assert!(
+                matches!(error, LogError::Damaged { offset, .. } if offset == offset_of(&[HEADER])),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn legacy_shapes_are_unsupported() {
+        for line in [
+            r#"{"type":"mode/set","seq":0,"time":1,"data":{}}"#,
+            r#"{"type":"request/header-delta","seq":0,"time":1,"data":{}}"#,
+            r#"{"type":"request/header","seq":0,"time":1,"data":{"header":{},"reason":"fallback"}}"#,
+        ] {
+            let error = decode(&log(&[HEADER, line])).expect_err("legacy");
+            let at = offset_of(&[HEADER]);
+            assert!(matches!(error, LogError::Unsupported { offset, .. } if offset == at));
+        }
+    }
+
+    #[test]
+    fn events_keep_their_bytes() {
+        let odd = r#"{ "type":"x/y", "seq":2,"time":3.5,"data":{"z":1e400,"a":"\ud800"}}"#;
+        let lines = [START, END, odd];
+        let read = decode(&log(&[HEADER, START, END, odd])).expect("a log");
+        assert_eq!(encode_events(&read.events), log(&lines));
+    }
+
+    proptest! {
+        #[test]
+        fn any_prefix_of_a_log_loads_to_whole_events_or_names_the_header(cut in 0_usize..1_000) {
+            let whole = log(&[HEADER, START, END, NOTE]);
+            let cut = cut.min(whole.len());
+            match decode(&whole[..cut]) {
+                Ok(read) => {
+                    let left = read.tail_cut.map_or(0, |cut| cut.bytes);
+                    prop_assert_eq!(read.kept + left, cut as u64);
+                    prop_assert_eq!(&log(&[HEADER, START, END, NOTE])[..read.kept as usize],
+                        [encode_header(&read.header), encode_events(&read.events)].concat());
+                }
+                Err(LogError::Damaged { offset, .. }) => {
+                    prop_assert_eq!(offset, 0);
+                    prop_assert!(cut <= HEADER.len());
+                }
+                Err(other) => prop_assert!(false, "{}", other),
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            drop(decode(&[log(&[HEADER, START]), bytes].concat()));
+        }
+    }
+}

@@ -290,3 +290,33 @@ impl Writer {
 fn names_of(place: &SessionPlace) -> Vec<DiskPath> {
     vec![DiskPath::root(), place.project.clone(), place.directory.clone()]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::SessionId;
+    use crate::runtime::{Runtime, TokioRuntime};
+    use crate::session::{Draft, TurnEndReason};
+    use crate::store::StdDisk;
+
+    /// Scenario 295, from inside: sessions never hand out a gap.
+    #[tokio::test]
+    async fn a_batch_with_a_gap_is_refused_whole() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::current());
+        let files = Files::new(runtime, Arc::new(StdDisk::new(root.path())));
+        let header = Arc::new(SessionHeader::new(SessionId::new("s"), 0));
+        let place = SessionPlace::of(&header.id, None).expect("an ordinary id");
+        let mut writer = Writer::fresh(header, place);
+        let event = |seq| {
+            let end = Draft::turn_end(1, TurnEndReason::Completed);
+            Arc::new(Event::new(seq, 0, end))
+        };
+        for (batch, want) in [(vec![event(1)], 0), (vec![event(0), event(2)], 1)] {
+            let error = writer.write(&files, &batch, false).await.expect_err("a gap");
+            assert!(matches!(error, StoreError::Sequence { expected, .. } if expected == want));
+        }
+        writer.write(&files, &[], false).await.expect("an empty batch is a no-op");
+        assert!(!writer.is_materialised());
+    }
+}
