@@ -135,7 +135,8 @@ impl<'de> Deserialize<'de> for MessageSource {
         if !only_keys(&value, keys) {
             return Ok(Self::Other(value));
         }
-        let known = serde_json::from_value(value).map_err(D::Error::custom)?;
+        // A known kind of another shape is kept whole, too: it must not make a log unreadable.
+        let Ok(known) = KnownSource::deserialize(&value) else { return Ok(Self::Other(value)) };
         Ok(match known {
             KnownSource::User {} => Self::User,
             KnownSource::Plugin { plugin } => Self::Plugin { plugin },
@@ -253,7 +254,7 @@ impl<'de> Deserialize<'de> for ContentBlock {
         if !only_keys(&value, keys) {
             return Ok(Self::Other(value));
         }
-        let known = serde_json::from_value(value).map_err(D::Error::custom)?;
+        let Ok(known) = KnownBlock::deserialize(&value) else { return Ok(Self::Other(value)) };
         Ok(match known {
             KnownBlock::Text { text } => Self::Text { text },
             KnownBlock::Reasoning { text } => Self::Reasoning { text },
@@ -372,6 +373,9 @@ mod tests {
     fn kinds_we_do_not_know_are_kept_whole() {
         round_trips(
             r#"{"content":[{"type":"image","url":"u"},{"type":"text","text":"t","cache":true}],"source":{"kind":"cron","job":7},"role":"user","id":"a"}"#,
+        );
+        round_trips(
+            r#"{"content":[{"type":"text","text":7},{"type":"tool-result","toolCallId":"k","content":[]}],"source":{"kind":"plugin"},"role":"user","id":"a"}"#,
         );
     }
 }

@@ -11,7 +11,7 @@ use continuable::message::{ContentBlock, Message, MessageSource, Role};
 use continuable::session::raw::readable;
 use continuable::session::{
     Descriptor, Draft, Event, EventBody, HeaderReason, RawJson, SessionHeader, SessionLog,
-    ToolErrorInfo, ToolFilter, TurnEndReason, TurnTrigger, closers, tool_result_message,
+    ToolErrorInfo, ToolFilter, TurnEndReason, TurnTrigger, audit, closers, tool_result_message,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -311,6 +311,12 @@ proptest! {
             }
             prop_assert_eq!(repaired.open_turn(), None);
             prop_assert!(closers(repaired.events()).is_empty());
+            if !closers_now.is_empty() {
+                // The repaired step pairs its calls; earlier steps of the generated log need not.
+                let found = audit(repaired.events());
+                let repaired_step = closers_now[0].seq;
+                prop_assert!(found.is_ok() || found.is_err_and(|e| e.position < repaired_step));
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`event`] (what a log is made of), [`codec`] (one event, one line), [`log`] (the
 //! pure log: what may be appended, what a model sees), [`rules`] and [`surface`] (the checks),
-//! [`fold`], [`descriptor`] and [`repair`] (what a log says). [`Session`] is the shared object:
+//! [`fold`], [`descriptor`], [`repair`], [`compaction`] and [`audit`] (what a log says). [`Session`] is the shared object:
 //! a log behind its lock, and the observers that run after unlock.
 
 pub mod raw;
@@ -15,6 +15,7 @@ pub mod fold;
 pub mod descriptor;
 pub mod repair;
 pub mod compaction;
+pub mod audit;
 mod lossless;
 mod observe;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use crate::ids::{OwnerId, SessionId};
 use crate::runtime::{Runtime, contain_call};
 use crate::sync::{LockClass, Mutex, MutexGuard};
 
+pub use audit::{AuditError, AuditProblem, audit};
 pub use codec::LineError;
 pub use descriptor::{Descriptor, DescriptorError, SUBAGENT_DESCRIPTOR_VERSION, ToolFilter};
 pub use event::{

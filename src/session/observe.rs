@@ -128,6 +128,7 @@ impl Publication {
             }
             queue.draining = true;
         }
+        let name = format!("observer of session {session}");
         loop {
             let (event, observers, deferred) = {
                 let mut queue = self.queue.lock();
@@ -148,7 +149,6 @@ impl Publication {
                     continue;
                 }
                 let inside = Inside::enter(self.token());
-                let name = format!("observer of session {session}");
                 // Its failure is recorded as a caught panic and changes nothing else.
                 drop(contain_call(runtime, &name, || observer(&event)));
                 drop(inside);

@@ -96,6 +96,11 @@ impl Rules {
         self.last_step
     }
 
+    /// The ids of the open step's calls that have no result yet.
+    pub fn unanswered(&self) -> impl Iterator<Item = &str> {
+        self.unanswered.keys().map(String::as_str)
+    }
+
     /// Checks `body` and takes it in; on an error nothing has changed.
     pub fn advance(
         &mut self,
