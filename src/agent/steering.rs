@@ -346,6 +346,23 @@ impl<R, S> SteeringQueue<R, S> {
         plain && !self.outbox.iter().any(|item| item.inherited && item.receipt.is_some())
     }
 
+    /// Takes the claimed prompt and its contexts if it carries no receipt, and leaves the rest: a
+    /// turn that fails before its first step still shows its prompt.
+    pub fn take_plain_prompt(&mut self) -> Option<(Arc<Message>, Vec<Arc<Message>>)> {
+        self.touch(Access::Write);
+        let plain = self.claimed.take_if(|claimed| claimed.prompt.receipt.is_none())?;
+        Some((plain.prompt.message, plain.contexts))
+    }
+
+    /// The activity is gone without an end: a broken invariant of ours. Closes the queues.
+    pub fn crash(&mut self) -> Cancelled<R, S> {
+        self.touch(Access::Write);
+        let outcome = self.close(CancelCause::Disposed).unwrap_or_else(Cancelled::nothing);
+        self.busy = false;
+        self.stage = Stage::Idle;
+        outcome
+    }
+
     /// Gives up the claimed prompt; its turn is not opened. Returns its receipt, and the staged
     /// contexts if no steering is staged with them: they go to the log now (fact-sheet 3.3).
     pub fn refuse_admission(&mut self) -> (Option<(MessageId, R)>, Vec<Arc<Message>>) {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::agent::inbox::{
     Accepted, Batch, Cancelled, Claim, InboxEdit, Injected, Placement, Stage, Ticket,
 };
+use crate::agent::registry::Registry;
 use crate::agent::steering::SteeringQueue;
 use crate::facts::{Fact, FactSink};
 use crate::ids::{MessageId, OwnerId, SessionId};
@@ -369,22 +370,42 @@ impl<'a, F: FactSink, L: SlotLock, R, S> Inbox<'a, F, L, R, S> {
         Some((length, cancelled))
     }
 
-    /// Closes the inbox for good and cancels what runs: the beginning of disposal. `None` if it was
-    /// closed before; a turn that still runs is cancelled all the same.
-    pub fn close(&self, queue: &mut SteeringQueue<R, S>, cause: CancelCause) -> Cancelled<R, S> {
-        let cancelled = match queue.close(cause) {
-            Some(cancelled) => {
-                self.closed();
-                cancelled
-            }
-            None => queue.cancel(cause, false),
-        };
-        self.rejected(&cancelled.rejected);
-        cancelled
-    }
-
     /// How far the activity is.
     pub fn stage(&self) -> Stage {
         self.queue.lock().stage()
     }
+}
+
+/// The first section of a disposal (contract P16): the instance is marked closing in the registry,
+/// so that nothing starts for it or through it, its inbox closes for good, and what runs is
+/// cancelled. `None` if it was closing already; else the cause that cancelled the turn.
+pub fn begin_disposal<A: Clone, F: FactSink, L: SlotLock, R, S>(
+    inbox: &Inbox<'_, F, L, R, S>,
+    registry: &Mutex<Registry<A>>,
+    cause: CancelCause,
+) -> Option<(CancelCause, Cancelled<R, S>)> {
+    let slot = inbox.slot.map(SlotLock::lock);
+    let mut registry = registry.lock();
+    let mut queue = inbox.queue.lock();
+    if !registry.close(inbox.agent) {
+        return None;
+    }
+    let (agent, session) = (inbox.agent, inbox.session.clone());
+    inbox.facts.record(Fact::AgentDisposing { agent, session });
+    // An accepted cancellation of the activation came first and names the cause.
+    if let Some(first) = slot.as_ref().and_then(Slot::cause)
+        && let Some(observed) = inbox.observe(first, &mut queue)
+    {
+        return Some(observed);
+    }
+    let cancelled = match queue.close(cause) {
+        Some(cancelled) => {
+            inbox.closed();
+            cancelled
+        }
+        // Closed for settlement or by a cancellation: what it left running is cancelled.
+        None => queue.cancel(cause, false),
+    };
+    inbox.rejected(&cancelled.rejected);
+    Some((cause, cancelled))
 }
