@@ -52,11 +52,8 @@ impl Response {
     }
 
     fn absorb_call(&mut self, index: u64, id: Option<String>, name: Option<String>, more: &str) {
-        let empty = || Partial::Call {
-            id: String::new(),
-            name: String::new(),
-            arguments: String::new(),
-        };
+        let empty =
+            || Partial::Call { id: String::new(), name: String::new(), arguments: String::new() };
         if let Partial::Call { id: whole_id, name: whole_name, arguments } =
             self.blocks.entry(index).or_insert_with(empty)
         {

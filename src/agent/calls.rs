@@ -66,7 +66,7 @@ impl Turn {
             let body = if group.len() == 1 {
                 Body::Here
             } else {
-                let turn = self.scout();
+                let turn = self.clone();
                 let call = call.clone();
                 let name = format!("tool {} of {}", call.name, self.agent.instance());
                 Body::Beside(spawn(&self.runtime, name, async move { turn.run_body(&call).await }))
@@ -76,9 +76,9 @@ impl Turn {
         for Dispatched { call, seq, body } in running {
             let output = match body {
                 Body::Here => self.run_body(&call).await,
-                Body::Beside(view) => view.await.unwrap_or_else(|panicked| {
-                    failed(ErrorCode::Panicked, panicked.to_string())
-                }),
+                Body::Beside(view) => view
+                    .await
+                    .unwrap_or_else(|panicked| failed(ErrorCode::Panicked, panicked.to_string())),
             };
             self.runtime.point(Point::ToolResult).await;
             self.commit(&call, seq, output, calls)?;
@@ -108,7 +108,7 @@ impl Turn {
         if let Some(interruption) = interruption {
             self.agent.after_interruption(interruption);
         }
-        let seq = outcome.map_err(|error| StepEnd::Failed(error.into()))?;
+        let seq = outcome.map_err(|error| StepEnd::failed(error))?;
         self.agent.appended();
         Ok(seq)
     }
@@ -164,17 +164,11 @@ impl Turn {
                 }
             }
         }
-        prepared.finish(&self.runtime, body, replaced)
+        prepared.finish(body, replaced)
     }
 
     /// One section: the result, cancelled or not; its contexts are held for the end of the batch.
-    fn commit(
-        &self,
-        call: &ToolCall,
-        seq: u64,
-        output: ToolOutput,
-        calls: &mut Calls,
-    ) -> Flow<()> {
+    fn commit(&self, call: &ToolCall, seq: u64, output: ToolOutput, calls: &mut Calls) -> Flow<()> {
         let inner = &self.agent.inner;
         let ToolOutput { content, error, concludes, contexts, .. } = output;
         let is_error = error.is_some();
@@ -191,7 +185,7 @@ impl Turn {
         if let Some(interruption) = interruption {
             self.agent.after_interruption(interruption);
         }
-        let staged = outcome.map_err(|error| StepEnd::Failed(error.into()))?;
+        let staged = outcome.map_err(|error| StepEnd::failed(error))?;
         if !staged {
             calls.late_contexts.extend(contexts);
         }
@@ -203,11 +197,9 @@ impl Turn {
 
 fn call_of(block: &ContentBlock) -> Option<ToolCall> {
     match block {
-        ContentBlock::ToolCall { id, name, arguments } => Some(ToolCall {
-            id: id.clone(),
-            name: name.clone(),
-            arguments: arguments.clone(),
-        }),
+        ContentBlock::ToolCall { id, name, arguments } => {
+            Some(ToolCall { id: id.clone(), name: name.clone(), arguments: arguments.clone() })
+        }
         _ => None,
     }
 }

@@ -8,9 +8,11 @@ use std::task::{Context, Poll};
 
 use super::dispose::AgentHandle;
 use super::hooks::{AgentEvent, AgentHooks};
-use super::host::AgentHost;
+use super::host::{AgentHost, AgentHostConfig};
 use super::registry::{BeginRefusal, PublishRefusal};
 use super::steering::SteeringQueue;
+use super::structured::StructuredCapture;
+use super::tools::ToolSet;
 use super::{Agent, AgentInner, AgentOptions, Scope};
 use crate::cancel::CancelSignal;
 use crate::channel::{Bell, Latch};
@@ -19,7 +21,8 @@ use crate::ids::{OwnerId, SessionId};
 use crate::points::Point;
 use crate::runtime::{BoxFuture, Panicked, Spawned, contain, contain_call, spawn};
 use crate::sections::publication::{self, Publication, Unpublished};
-use crate::session::{Draft, Event, SeedError, Session, SessionHeader};
+use crate::session::{Descriptor, Draft, Event, SeedError, Session, SessionHeader, ToolFilter};
+use crate::store::{Loaded, Reservation, StoreError};
 use crate::sync::{LockClass, Mutex};
 use crate::vocabulary::CancelCause;
 
@@ -31,6 +34,12 @@ pub struct SetupError {
     pub message: String,
     /// Its code.
     pub code: ErrorCode,
+}
+
+impl SetupError {
+    pub(super) fn of(error: &impl std::fmt::Display, code: ErrorCode) -> Self {
+        Self { message: error.to_string(), code }
+    }
 }
 
 /// Why no agent was created. Everything is rolled back and the id is free again.
@@ -62,6 +71,12 @@ pub enum CreateError {
     /// The seed is not the beginning of a log.
     #[error(transparent)]
     Seed(#[from] SeedError),
+    /// No session store is configured, so nothing can be resumed.
+    #[error("no session store is configured")]
+    PersistenceUnavailable,
+    /// The store refused the session, or could not load it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// A listener vetoed the publication.
     #[error("vetoed: {0}")]
     Vetoed(String),
@@ -80,6 +95,8 @@ impl CreateError {
             Self::AlreadyRegistered { .. } => ErrorCode::SessionAlreadyExists,
             Self::InvalidOptions(_) | Self::Vetoed(_) => ErrorCode::InvalidInput,
             Self::Setup(error) => error.code,
+            Self::PersistenceUnavailable => ErrorCode::PersistenceUnavailable,
+            Self::Store(error) => error.code(),
             Self::Seed(error) => error.code(),
             Self::Panicked(_) => ErrorCode::Panicked,
         }
@@ -95,8 +112,12 @@ pub type BeforePublish =
 pub struct Setup {
     /// Shadows the deployment's persona in the system text.
     pub persona: Option<String>,
+    /// Restricts the tools that the agent inherits; a name it cannot inherit fails the setup.
+    pub tool_filter: Option<ToolFilter>,
+    /// The structured result that the agent is to report.
+    pub structured: Option<StructuredCapture>,
     /// Written with the first turn, in one section with its prompt (contract P2).
-    pub descriptor: Option<Draft>,
+    pub descriptor: Option<Descriptor>,
     /// The agent's own hooks, after the host's.
     pub hooks: Vec<Arc<dyn AgentHooks>>,
     /// More setup. Its future is dropped if the creation is cancelled meanwhile.
@@ -158,7 +179,41 @@ pub(super) struct Blueprint {
     pub(super) signal: Option<CancelSignal>,
     pub(super) activation: Option<CancelSignal>,
     pub(super) setup: Setup,
+    pub(super) reservation: Option<Reservation>,
     pub(super) resumed: bool,
+}
+
+/// A stored session, brought back to life.
+pub struct ResumeAgent {
+    /// The id of session and agent.
+    pub session_id: SessionId,
+    /// The session, if the caller has loaded it: then it is not read again.
+    pub loaded: Option<Loaded>,
+    /// The agent it is resumed through: closing that one closes this one.
+    pub parent: Option<Agent>,
+    /// Which model, and how.
+    pub options: AgentOptions,
+    /// Cancels the resumption only.
+    pub signal: Option<CancelSignal>,
+    /// The slot of the activation the agent runs (contract P10).
+    pub activation: Option<CancelSignal>,
+    /// How it is composed.
+    pub setup: Setup,
+}
+
+impl ResumeAgent {
+    /// Resumes with the host's defaults.
+    pub fn new(session_id: SessionId) -> Self {
+        Self {
+            session_id,
+            loaded: None,
+            parent: None,
+            options: AgentOptions::default(),
+            signal: None,
+            activation: None,
+            setup: Setup::default(),
+        }
+    }
 }
 
 /// A creation under way, in a task of the runtime's. Dropping it requests the creation's
@@ -201,16 +256,74 @@ impl AgentHost {
             signal: request.signal,
             activation: request.activation,
             setup: request.setup,
+            reservation: None,
             resumed: false,
         };
         let host = Arc::clone(self);
         self.transaction(move |abandoned| async move { host.build(blueprint, abandoned).await })
     }
 
-    pub(super) fn transaction<F>(
-        self: &Arc<Self>,
-        body: impl FnOnce(Latch<()>) -> F,
-    ) -> Creation
+    /// Brings a stored session back to life: loads it, unless the caller has, and publishes an agent
+    /// for it. The header keeps lineage, depth and seed length; the whole stored log is the seed.
+    pub fn resume(self: &Arc<Self>, request: ResumeAgent) -> Creation {
+        let host = Arc::clone(self);
+        self.transaction(move |abandoned| async move {
+            let signal = request.signal.clone();
+            let loaded = match request.loaded {
+                Some(loaded) => loaded,
+                None => {
+                    let parent = request.parent.as_ref();
+                    host.load(&request.session_id, parent, signal.as_ref(), &abandoned).await?
+                }
+            };
+            let Loaded { header, events, reservation, .. } = loaded;
+            let blueprint = Blueprint {
+                header,
+                seed: Some(events),
+                parent: request.parent,
+                options: request.options,
+                signal,
+                activation: request.activation,
+                setup: request.setup,
+                reservation,
+                resumed: true,
+            };
+            host.build(blueprint, abandoned).await
+        })
+    }
+
+    /// Loads, given up when the resumption is cancelled: a late result then only gives its
+    /// reservation back.
+    async fn load(
+        &self,
+        id: &SessionId,
+        parent: Option<&Agent>,
+        signal: Option<&CancelSignal>,
+        abandoned: &Latch<()>,
+    ) -> Result<Loaded, CreateError> {
+        let store = self.config().store.clone().ok_or(CreateError::PersistenceUnavailable)?;
+        if let Some(cause) = signal.and_then(CancelSignal::cause) {
+            return Err(CreateError::Cancelled(cause));
+        }
+        self.config().runtime.point(Point::ResumeLoad).await;
+        let view = store.load(id);
+        let parent_closes = async {
+            match parent {
+                Some(parent) => parent.inner.closing.wait().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            cause = fired(signal) => Err(CreateError::Cancelled(cause)),
+            () = parent_closes => Err(BeginRefusal::ParentUnavailable.into()),
+            () = self.closing().wait() => Err(BeginRefusal::HostClosing.into()),
+            () = abandoned.wait() => Err(CreateError::Cancelled(CancelCause::CallerGone)),
+            loaded = view => Ok(loaded?),
+        }
+    }
+
+    fn transaction<F>(self: &Arc<Self>, body: impl FnOnce(Latch<()>) -> F) -> Creation
     where
         F: Future<Output = Result<AgentHandle, CreateError>> + Send + 'static,
     {
@@ -226,7 +339,12 @@ impl AgentHost {
     ) -> Result<AgentHandle, CreateError> {
         let runtime = Arc::clone(&self.config().runtime);
         let before_publish = blueprint.setup.before_publish.take();
+        let reservation = blueprint.reservation.take();
         let signal = blueprint.signal.take();
+        if let Some(cause) = signal.as_ref().and_then(CancelSignal::cause) {
+            return Err(CreateError::Cancelled(cause));
+        }
+        runtime.point(Point::AgentSetup).await;
         let agent = self.prepare(blueprint)?;
         // From here on the handle's drop would dispose the agent; failures await that.
         let handle = AgentHandle::new(agent.clone());
@@ -237,7 +355,7 @@ impl AgentHost {
             return Err(error);
         }
         runtime.point(Point::AgentPublish).await;
-        if let Err(error) = self.publish(&agent, signal.as_ref()) {
+        if let Err(error) = self.publish(&agent, signal.as_ref(), reservation) {
             handle.dispose().await;
             return Err(error);
         }
@@ -251,30 +369,23 @@ impl AgentHost {
     fn prepare(self: &Arc<Self>, blueprint: Blueprint) -> Result<Agent, CreateError> {
         let config = self.config();
         check_options(&blueprint.options)?;
-        if let Some(cause) = blueprint.signal.as_ref().and_then(CancelSignal::cause) {
-            return Err(CreateError::Cancelled(cause));
-        }
+        let setup = blueprint.setup;
+        let tools = tool_set(config, blueprint.parent.as_ref(), &setup)?;
+        let descriptor = setup.descriptor.as_ref().map(Draft::descriptor).transpose();
+        let descriptor = descriptor.map_err(|error| SetupError::of(&error, error.code()))?;
         let instance = self.next_instance();
         let runtime = Arc::clone(&config.runtime);
-        let session = Session::new(
-            Arc::clone(&runtime),
-            blueprint.header,
-            blueprint.seed,
-            Some(instance),
-        )?;
+        let session =
+            Session::new(Arc::clone(&runtime), blueprint.header, blueprint.seed, Some(instance))?;
         let mut hooks = config.hooks.clone();
-        hooks.extend(blueprint.setup.hooks);
-        let scope = Scope {
-            effects: Some(Vec::new()),
-            descriptor: blueprint.setup.descriptor,
-            header: None,
-            hooks,
-        };
+        hooks.extend(setup.hooks);
+        let scope = Scope { effects: Some(Vec::new()), descriptor, header: None, hooks };
         let inner = AgentInner {
             host: Arc::clone(self),
             runtime,
             instance,
-            system: blueprint.setup.persona.unwrap_or_else(|| config.system_prompt.clone()),
+            persona: setup.persona,
+            tools,
             session,
             options: blueprint.options.or(&config.defaults),
             parent: blueprint.parent,
@@ -303,15 +414,9 @@ impl AgentHost {
         let Some(before_publish) = before_publish else { return Ok(()) };
         let runtime = &self.config().runtime;
         let setup = contain_call(runtime, "agent setup", || before_publish(agent.clone()))?;
-        let cancelled = async {
-            match signal {
-                Some(signal) => signal.cancelled().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
-            cause = cancelled => Err(CreateError::Cancelled(cause)),
+            cause = fired(signal) => Err(CreateError::Cancelled(cause)),
             () = agent.inner.closing.wait() => Err(CreateError::Disposed),
             () = abandoned.wait() => Err(CreateError::Cancelled(CancelCause::CallerGone)),
             ready = contain(runtime, "agent setup", setup) => Ok(ready??),
@@ -319,7 +424,12 @@ impl AgentHost {
     }
 
     /// Section (f).
-    fn publish(&self, agent: &Agent, signal: Option<&CancelSignal>) -> Result<(), CreateError> {
+    fn publish(
+        &self,
+        agent: &Agent,
+        signal: Option<&CancelSignal>,
+        reservation: Option<Reservation>,
+    ) -> Result<(), CreateError> {
         let what = Publication {
             agent: agent.instance(),
             session: agent.id().clone(),
@@ -329,11 +439,14 @@ impl AgentHost {
             resumed: agent.inner.resumed,
         };
         let runtime = &self.config().runtime;
-        let attach = || Ok::<(), CreateError>(());
+        let attach = || match &self.config().store {
+            Some(store) => store.attach(agent.session(), reservation),
+            None => Ok(()),
+        };
         publication::publish(runtime, signal, self.registry(), &what, attach).map_err(|error| {
             match error {
                 Unpublished::Cancelled(cause) => CreateError::Cancelled(cause),
-                Unpublished::Attach(error) => error,
+                Unpublished::Attach(error) => error.into(),
                 Unpublished::Refused(refusal) => match refusal {
                     PublishRefusal::Collision(live) => {
                         CreateError::AlreadyRegistered { session: what.session.clone(), live }
@@ -369,6 +482,34 @@ impl AgentOptions {
             max_tokens: self.max_tokens.or(defaults.max_tokens),
             subagent_depth: self.subagent_depth,
         }
+    }
+}
+
+/// What the agent may call: its parent's tools, or the deployment's, under its own restriction.
+fn tool_set(
+    config: &AgentHostConfig,
+    parent: Option<&Agent>,
+    setup: &Setup,
+) -> Result<ToolSet, SetupError> {
+    let inherited = match parent {
+        Some(parent) => parent.tools().clone(),
+        None => ToolSet::of(Arc::clone(&config.tools)),
+    };
+    let mut tools = inherited
+        .child(setup.tool_filter.as_ref())
+        .map_err(|error| SetupError::of(&error, error.code()))?;
+    if let Some(capture) = &setup.structured {
+        let added = tools.add_structured(capture.clone());
+        added.map_err(|error| SetupError::of(&error, ErrorCode::InvalidInput))?;
+    }
+    Ok(tools)
+}
+
+/// Waits for a signal that may not exist.
+async fn fired(signal: Option<&CancelSignal>) -> CancelCause {
+    match signal {
+        Some(signal) => signal.cancelled().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -119,13 +119,16 @@ async fn dispose(agent: Agent) {
     agent.quiesce().await;
     agent.run_effects().await;
     agent.dispose_children().await;
+    runtime.point(Point::StoreRetire).await;
+    let published = inner.host.registry().lock().is_published(inner.instance);
+    if let Some(store) = inner.host.config().store.as_ref().filter(|_| published) {
+        // Retirement is part of the disposal; its failure changes no outcome (invariant I27). The
+        // store records it, and tries again when the id is needed.
+        let _contained = store.retire(&inner.session).await;
+    }
     runtime.point(Point::AgentUnregister).await;
-    let removed = publication::remove(
-        &runtime,
-        inner.host.registry(),
-        inner.instance,
-        inner.session.id(),
-    );
+    let removed =
+        publication::remove(&runtime, inner.host.registry(), inner.instance, inner.session.id());
     drop(removed);
     inner.host.tell_disposed(&agent);
     agent.tell(&AgentEvent::Disposed);
@@ -143,6 +146,7 @@ impl AgentHost {
         loop {
             runtime.point(Point::AgentDispose).await;
             let agents = self.registry().lock().close_all();
+            self.closing().set(());
             if agents.is_empty() {
                 return;
             }

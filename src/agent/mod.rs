@@ -1,9 +1,7 @@
 //! Agents: their registry, their queues, the loop that runs their turns, their life and death.
 //!
-//! Reading order: [`registry`] and [`steering`] (the pure cores), [`Agent`] here, [`host`]
-//! (creation, resumption), `turn`, `step`, `calls` (the loop), `dispose`.
-
-#![allow(dead_code, reason = "the loop that uses it lands next")]
+//! Reading order: [`inbox`], [`steering`] and [`registry`] (the pure cores), [`Agent`] here,
+//! [`host`] and [`create`] (birth), `turn`, `step`, `calls` (the loop), [`dispose`] (death).
 
 pub mod inbox;
 pub mod registry;
@@ -13,7 +11,14 @@ pub mod hooks;
 pub mod receipt;
 pub mod structured;
 pub mod tools;
+pub mod structured;
 pub mod host;
+pub mod create;
+pub mod dispose;
+mod assemble;
+mod turn;
+mod step;
+mod calls;
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,16 +29,20 @@ use crate::error::ErrorCode;
 use crate::ids::{OwnerId, SessionId};
 use crate::message::Message;
 use crate::points::Point;
-use crate::runtime::{BoxFuture, Runtime, contain_call};
+use crate::runtime::{BoxFuture, Runtime, contain_call, spawn};
 use crate::sections::steering::{Inbox, SteerRefusal};
 use crate::session::{AppendError, Draft, Session};
+use crate::store::StoreError;
 use crate::sync::Mutex;
 use crate::vocabulary::CancelCause;
 
 use hooks::{AgentEvent, AgentHooks, AgentStatus};
 use inbox::{Accepted, Cancelled, InboxEdit, Ticket};
 use steering::SteeringQueue;
+use tools::ToolSet;
 
+pub use create::{CreateAgent, CreateError, Creation, ResumeAgent, Setup, SetupError};
+pub use dispose::AgentHandle;
 pub use hooks::{HookError, PromptDecision};
 pub use host::{AgentHost, AgentHostConfig};
 use receipt::ReceiptSender;
@@ -78,6 +87,27 @@ pub enum InjectError {
     Append(#[from] AppendError),
 }
 
+/// A flush confirmed nothing.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum FlushError {
+    /// No session store is configured.
+    #[error("no session store is configured")]
+    Unavailable,
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl FlushError {
+    /// `PERSISTENCE_UNAVAILABLE`, or the store's code.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Unavailable => ErrorCode::PersistenceUnavailable,
+            Self::Store(error) => error.code(),
+        }
+    }
+}
+
 /// The agent is not idle, so it cannot be closed for settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the agent is not idle")]
@@ -107,6 +137,8 @@ struct AgentInner {
     parent: Option<Agent>,
     activation: Option<CancelSignal>,
     resumed: bool,
+    persona: Option<String>,
+    tools: ToolSet,
     queue: Mutex<Queue>,
     scope: Mutex<Scope>,
     /// Rings when an activity ends and when a reservation does.
@@ -166,6 +198,16 @@ impl Agent {
     /// The host it lives in.
     pub fn host(&self) -> &Arc<AgentHost> {
         &self.inner.host
+    }
+
+    /// What its model may call.
+    pub fn tools(&self) -> &ToolSet {
+        &self.inner.tools
+    }
+
+    /// The structured result it is to report, if any.
+    pub fn structured(&self) -> Option<&structured::StructuredCapture> {
+        self.inner.tools.structured()
     }
 
     /// The runtime it runs on.
@@ -347,6 +389,19 @@ impl Agent {
         }
     }
 
+    /// Writes everything pending and confirms it: the durable mark (contract P6).
+    ///
+    /// # Errors
+    ///
+    /// [`FlushError::Unavailable`] without a store; else what the store says.
+    pub async fn flush(&self) -> Result<u64, FlushError> {
+        let Some(store) = self.inner.host.config().store.clone() else {
+            return Err(FlushError::Unavailable);
+        };
+        self.inner.runtime.point(Point::FinalFlush).await;
+        Ok(store.flush(&self.inner.session).await?)
+    }
+
     /// Waits until no activity runs, the last turn's flush included, and no reservation is held.
     pub async fn when_idle(&self) {
         let runtime = Arc::clone(&self.inner.runtime);
@@ -430,7 +485,25 @@ impl Agent {
         self.tell(&AgentEvent::Error { turn, step, code, text });
     }
 
-    fn wake(&self) {}
+    /// The system text: the persona, then the sections in their order.
+    fn system_text(&self) -> String {
+        let deployment = &self.inner.host.config().system_prompt;
+        let mut text = self.inner.persona.as_ref().unwrap_or(deployment).clone();
+        for section in self.inner.tools.sections() {
+            if !text.is_empty() {
+                text.push_str("\n\n");
+            }
+            text.push_str(&section.text);
+        }
+        text
+    }
+
+    /// Starts an activity. It runs in a task of its own, so several sends in one tick keep their
+    /// own routing decision (scenario 235).
+    fn wake(&self) {
+        let name = format!("loop of {}", self.inner.instance);
+        spawn(&self.inner.runtime, name, turn::activity(self.clone())).detach();
+    }
 }
 
 /// Settles one receipt; nobody may be waiting for it.

@@ -170,6 +170,12 @@ impl<A: Clone> Registry<A> {
         self.live.get(session).copied()
     }
 
+    /// Whether exactly `instance` is published, closing or not.
+    pub fn is_published(&self, instance: OwnerId) -> bool {
+        touch_instance(instance, Access::Read);
+        self.entries.get(&instance).is_some_and(|entry| entry.phase == Phase::Live)
+    }
+
     /// Whether exactly `instance` is published and not closing.
     pub fn is_current(&self, instance: OwnerId) -> bool {
         touch_instance(instance, Access::Read);

@@ -15,9 +15,7 @@ use crate::error::ErrorCode;
 use crate::facts::Fact;
 use crate::ids::MessageId;
 use crate::message::{ContentBlock, Message, MessageSource, Role};
-use crate::model::{
-    FinishReason, ModelChunk, ModelError, ModelRequest, ModelStream, ToolDefinition,
-};
+use crate::model::{FinishReason, ModelError, ModelRequest, ModelStream, ToolDefinition};
 use crate::points::Point;
 use crate::runtime::{contain, fresh_message_id};
 use crate::sections::steering::StepOpening;
@@ -85,7 +83,13 @@ pub(super) enum StepEnd {
     /// Cancelled, or the prompt of an unopened turn was withdrawn.
     Interrupted,
     /// Something failed.
-    Failed(TurnFailure),
+    Failed(Box<TurnFailure>),
+}
+
+impl StepEnd {
+    pub(super) fn failed(failure: impl Into<TurnFailure>) -> Self {
+        Self::Failed(Box::new(failure.into()))
+    }
 }
 
 /// `Err` ends the step before its own end.
@@ -142,7 +146,7 @@ impl Turn {
                 Ok(Err(error)) => error.to_string(),
                 Err(panicked) => panicked.to_string(),
             };
-            return Err(StepEnd::Failed(TurnFailure::of(failure)));
+            return Err(StepEnd::failed(TurnFailure::of(failure)));
         }
         self.runtime.point(Point::Assemble).await;
         let options = self.agent.options();
@@ -194,7 +198,7 @@ impl Turn {
             StepOpening::Withdrawn => Err(StepEnd::Interrupted),
             StepOpening::Refused(error, receipts) => {
                 self.agent.settle(receipts, ReceiptOutcome::Rejected);
-                Err(StepEnd::Failed(error.into()))
+                Err(StepEnd::failed(error))
             }
         }
     }
@@ -219,16 +223,11 @@ impl Turn {
         let message = Arc::new(message);
         let usage = usage.and_then(|usage| RawJson::of(&usage).ok());
         self.runtime.point(Point::AssistantAppend).await;
-        let draft = Draft::assistant_message(
-            self.number,
-            self.step,
-            Arc::clone(&message),
-            usage,
-            chunks,
-        );
+        let draft =
+            Draft::assistant_message(self.number, self.step, Arc::clone(&message), usage, chunks);
         self.append(vec![draft])?;
         if finish == Some(FinishReason::Refusal) {
-            return Err(StepEnd::Failed(TurnFailure {
+            return Err(StepEnd::failed(TurnFailure {
                 message: "the model declined to answer".to_owned(),
                 code: ErrorCode::ModelFailed,
                 wire_code: Some("REFUSAL".to_owned()),
@@ -243,18 +242,14 @@ impl Turn {
     }
 
     /// One section: not cancelled, header and context recorded where needed, request on its way.
-    fn begin_request(
-        &self,
-        prepared: Prepared,
-        messages: Vec<Arc<Message>>,
-    ) -> Flow<ModelRequest> {
+    fn begin_request(&self, prepared: Prepared, messages: Vec<Arc<Message>>) -> Flow<ModelRequest> {
         let inner = &self.agent.inner;
         let Prepared { system, tools, provider, model } = prepared;
         let max_tokens = inner.options.max_tokens;
         let config = HeaderConfig { provider: &provider, model: &model, max_tokens };
         let header = Header { config, system: &system, tools: &tools };
         let header = RawJson::of(&header).map_err(|error| {
-            StepEnd::Failed(TurnFailure::of(format!("the request header is no JSON: {error}")))
+            StepEnd::failed(TurnFailure::of(format!("the request header is no JSON: {error}")))
         })?;
         let ids: Vec<MessageId> = messages.iter().map(|message| message.id.clone()).collect();
         let begun = self.agent.inbox().uncancelled(|_| {
@@ -302,15 +297,15 @@ impl Turn {
             };
             let chunk = match next {
                 Ok(Some(Ok(chunk))) => chunk,
-                Ok(Some(Err(error))) => return Err(StepEnd::Failed(error.into())),
+                Ok(Some(Err(error))) => return Err(StepEnd::failed(error)),
                 Ok(None) => {
                     let text = "the response ended without a finish";
-                    return Err(StepEnd::Failed(ModelError::new(text).into()));
+                    return Err(StepEnd::failed(ModelError::new(text)));
                 }
                 Err(panicked) => return Err(panicked_model(panicked.to_string())),
             };
             let raw = RawJson::of(&chunk).map_err(|error| {
-                StepEnd::Failed(ModelError::new(format!("a chunk is no JSON: {error}")).into())
+                StepEnd::failed(ModelError::new(format!("a chunk is no JSON: {error}")))
             })?;
             let draft = Draft::assistant_chunk(self.number, self.step, raw);
             chunks.extend(self.append(vec![draft])?);
@@ -329,7 +324,7 @@ impl Turn {
         };
         match started {
             Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(error)) => Err(StepEnd::Failed(error.into())),
+            Ok(Err(error)) => Err(StepEnd::failed(error)),
             Err(panicked) => Err(panicked_model(panicked.to_string())),
         }
     }
@@ -350,7 +345,7 @@ impl Turn {
     ) -> Flow<T> {
         match outcome {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(StepEnd::Failed(error.into())),
+            Ok(Err(error)) => Err(StepEnd::failed(error)),
             Err(interruption) => {
                 self.agent.after_interruption(interruption);
                 Err(StepEnd::Interrupted)
@@ -394,7 +389,7 @@ impl Turn {
 }
 
 fn panicked_model(text: String) -> StepEnd {
-    StepEnd::Failed(TurnFailure {
+    StepEnd::failed(TurnFailure {
         code: ErrorCode::Panicked,
         wire_code: Some(ErrorCode::Panicked.word().to_owned()),
         ..ModelError::new(text).into()
@@ -402,11 +397,7 @@ fn panicked_model(text: String) -> StepEnd {
 }
 
 /// What a step's drain appends, in log order (fact-sheet 3.4).
-fn batch_drafts(
-    batch: &Batch<ReceiptSender>,
-    turn: u64,
-    descriptor: Option<&Draft>,
-) -> Vec<Draft> {
+fn batch_drafts(batch: &Batch<ReceiptSender>, turn: u64, descriptor: Option<&Draft>) -> Vec<Draft> {
     let staged = |item: &Staged<ReceiptSender>| {
         let message = Arc::clone(&item.message);
         if item.steering {
@@ -453,8 +444,7 @@ fn request_drafts(
 
 /// A lifecycle whose seed has sent requests resumes; any other starts.
 fn first_reason(log: &SessionLog) -> HeaderReason {
-    let sent = |event: &Arc<crate::session::Event>| {
-        matches!(event.body, EventBody::RequestHeader { .. })
-    };
+    let sent =
+        |event: &Arc<crate::session::Event>| matches!(event.body, EventBody::RequestHeader { .. });
     if log.events().iter().any(sent) { HeaderReason::Resume } else { HeaderReason::Initial }
 }

@@ -21,7 +21,7 @@ use crate::vocabulary::CancelCause;
 
 use super::receipt::ReceiptSender;
 
-type Interruption = Interrupted<ReceiptSender, CancelSignal>;
+pub(super) type Interruption = Interrupted<ReceiptSender, CancelSignal>;
 
 /// What an admission came to.
 enum Admission {
@@ -42,6 +42,7 @@ enum Opening {
 }
 
 /// One turn under way.
+#[derive(Clone)]
 pub(super) struct Turn {
     pub(super) agent: Agent,
     pub(super) runtime: Arc<dyn Runtime>,
@@ -181,15 +182,8 @@ impl Agent {
                 return self.refuse(&message, error.to_string());
             }
         };
-        let turn = Turn {
-            agent: self.clone(),
-            runtime,
-            number,
-            step: 0,
-            opens,
-            signal,
-            limited: false,
-        };
+        let turn =
+            Turn { agent: self.clone(), runtime, number, step: 0, opens, signal, limited: false };
         turn.run(&message).await;
     }
 
@@ -364,7 +358,7 @@ impl Turn {
                 Ok(Err(error)) => error.to_string(),
                 Err(panicked) => panicked.to_string(),
             };
-            return Some(StepEnd::Failed(TurnFailure::of(failure)));
+            return Some(StepEnd::failed(TurnFailure::of(failure)));
         }
         self.runtime.point(Point::TurnStopping).await;
         let steering = self.agent.inbox().uncancelled(|queue| queue.has_steering());
