@@ -108,7 +108,7 @@ impl Turn {
         if let Some(interruption) = interruption {
             self.agent.after_interruption(interruption);
         }
-        let seq = outcome.map_err(|error| StepEnd::failed(error))?;
+        let seq = outcome.map_err(StepEnd::failed)?;
         self.agent.appended();
         Ok(seq)
     }
@@ -185,7 +185,7 @@ impl Turn {
         if let Some(interruption) = interruption {
             self.agent.after_interruption(interruption);
         }
-        let staged = outcome.map_err(|error| StepEnd::failed(error))?;
+        let staged = outcome.map_err(StepEnd::failed)?;
         if !staged {
             calls.late_contexts.extend(contexts);
         }

@@ -11,7 +11,6 @@ pub mod hooks;
 pub mod receipt;
 pub mod structured;
 pub mod tools;
-pub mod structured;
 pub mod host;
 pub mod create;
 pub mod dispose;
