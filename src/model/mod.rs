@@ -14,6 +14,8 @@ use crate::ids::{OwnerId, SessionId};
 use crate::message::{ContentBlock, Message};
 use crate::runtime::BoxFuture;
 
+pub mod script;
+
 /// A tool as the model is told about it. Fields serialise in the reference's order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolDefinition {
