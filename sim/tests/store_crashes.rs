@@ -1,0 +1,243 @@
+//! The session store on the simulated disk: every operation fails once, fails from then on, or is
+//! where the machine crashes; and whatever was confirmed is still there (contract I4, I17, P6).
+
+use std::sync::{Arc, Mutex};
+
+use continuable::ids::{MessageId, SessionId};
+use continuable::message::{Message, MessageSource};
+use continuable::runtime::{Runtime, TokioRuntime};
+use continuable::session::repair::closers;
+use continuable::session::{Draft, Event, Session, SessionHeader, TurnEndReason, TurnTrigger};
+use continuable::store::disk::{DiskOperation, DiskPath};
+use continuable::store::{Loaded, SessionStore, StoreError};
+use continuable_sim::disk::{
+    CrashChoices, CrashQuestion, DiskError, DiskFault, LoseNothing, LoseUnsynced, SimDisk,
+};
+
+fn id() -> SessionId {
+    SessionId::new("s")
+}
+
+fn turn(number: u64) -> Vec<Draft> {
+    let text = format!("turn {number}");
+    let prompt = Message::user(MessageId::new(text.clone()), text, MessageSource::User);
+    vec![
+        Draft::turn_start(number, TurnTrigger::Message { source: MessageSource::User }),
+        Draft::user_message(prompt),
+        Draft::turn_end(number, TurnEndReason::Completed),
+    ]
+}
+
+fn runtime() -> Arc<dyn Runtime> {
+    Arc::new(TokioRuntime::current())
+}
+
+/// Everything that was appended, and how much of it was ever confirmed.
+#[derive(Default)]
+struct Known {
+    appended: Vec<Arc<Event>>,
+    confirmed: u64,
+}
+
+impl Known {
+    fn confirm(&mut self, session: &Session, flushed: Result<u64, StoreError>) {
+        self.appended = session.snapshot_from(0);
+        if let Ok(mark) = flushed {
+            self.confirmed = self.confirmed.max(mark);
+        }
+    }
+}
+
+/// Two lifecycles: create, two turns, an open turn; then a resume that repairs, and one more turn.
+async fn work(disk: &SimDisk, known: &mut Known) {
+    let store = SessionStore::open(runtime(), Arc::new(disk.clone()));
+    let mut header = SessionHeader::new(id(), 0);
+    header.cwd = Some("/p".to_owned());
+    let first = Session::new(runtime(), header, None, None).expect("no seed");
+    store.attach(&first, None).expect("the id is free");
+    for number in 1..=2 {
+        first.append(turn(number)).expect("a turn");
+        store.poke(&first);
+        known.confirm(&first, store.flush(&first).await);
+    }
+    first.append(turn(3)[..2].to_vec()).expect("half a turn");
+    known.confirm(&first, store.flush(&first).await);
+    drop(store.retire(&first).await);
+    let Ok(mut loaded) = store.load(&id()).await else { return };
+    known.confirmed = known.confirmed.max(loaded.events.len() as u64);
+    let seed = Some(loaded.events.clone());
+    let second = Session::new(runtime(), loaded.header.clone(), seed, None).expect("contiguous");
+    store.attach(&second, loaded.reservation.take()).expect("it is reserved");
+    known.appended = second.snapshot_from(0);
+    let last = second.lock().last_turn();
+    second.append(turn(last + 1)).expect("a turn");
+    known.confirm(&second, store.flush(&second).await);
+    known.confirm(&second, store.flush(&second).await);
+}
+
+/// After a restart: what loads is what was appended, up to closers, with everything confirmed.
+async fn check(disk: &SimDisk, known: &Known, what: &str) -> Option<Loaded> {
+    let store = SessionStore::open(runtime(), Arc::new(disk.clone()));
+    let listed = store.list().await.expect("it lists");
+    let loaded = match store.load(&id()).await {
+        Ok(loaded) => loaded,
+        Err(StoreError::NotFound { .. }) => {
+            assert_eq!(known.confirmed, 0, "{what}: a confirmed session is gone");
+            return None;
+        }
+        Err(error) => panic!("{what}: {error}"),
+    };
+    let kept = loaded.events.len() as u64 - loaded.closers;
+    assert_eq!((listed[0].events, listed[0].tail_cut), (kept, loaded.tail_cut), "{what}");
+    assert!(kept >= known.confirmed, "{what}: {kept} of {} confirmed", known.confirmed);
+    let kept = usize::try_from(kept).expect("small");
+    // A load that failed late may have written its closers.
+    let whole = [known.appended.clone(), closers(&known.appended)].concat();
+    assert!(
+        whole.starts_with(&loaded.events[..kept]),
+        "{what}: {:?}\nis not the beginning of\n{whole:?}",
+        loaded.events
+    );
+    Some(loaded)
+}
+
+/// The restarted store goes on: a torn tail never fuses with what is appended.
+async fn goes_on(disk: &SimDisk, what: &str) {
+    let store = SessionStore::open(runtime(), Arc::new(disk.clone()));
+    let Ok(mut loaded) = store.load(&id()).await else { return };
+    let seed = Some(loaded.events.clone());
+    let session = Session::new(runtime(), loaded.header.clone(), seed, None).expect("contiguous");
+    store.attach(&session, loaded.reservation.take()).expect("it is reserved");
+    let last = session.lock().last_turn();
+    session.append(turn(last + 1)).expect("a turn");
+    let mark = store.flush(&session).await.expect(what);
+    disk.crash(&mut LoseUnsynced);
+    let known = Known { appended: session.snapshot_from(0), confirmed: mark };
+    check(disk, &known, what).await;
+}
+
+/// A small linear congruential generator: the tests need variety, not quality.
+struct Lcg(u64);
+
+impl CrashChoices for Lcg {
+    fn choose(&mut self, _: CrashQuestion, options: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % options
+    }
+}
+
+async fn crash_and_check(disk: &SimDisk, known: &Known, what: &str) {
+    for loss in 0..6 {
+        let crashed = disk.fork();
+        match loss {
+            0 => crashed.crash(&mut LoseNothing),
+            1 => crashed.crash(&mut LoseUnsynced),
+            seed => crashed.crash(&mut Lcg(seed)),
+        }
+        let what = format!("{what}, loss {loss}");
+        check(&crashed, known, &what).await;
+        goes_on(&crashed, &what).await;
+    }
+}
+
+/// How many operations `work` asks for when nothing fails.
+async fn operations() -> u64 {
+    let disk = SimDisk::new();
+    let mut known = Known::default();
+    work(&disk, &mut known).await;
+    assert_eq!(known.confirmed, known.appended.len() as u64);
+    disk.operations()
+}
+
+#[tokio::test]
+async fn a_crash_at_every_operation_keeps_everything_confirmed() {
+    let operations = operations().await;
+    assert!(operations > 30, "the work is real: {operations} operations");
+    for strike in 0..operations {
+        let disk = SimDisk::new();
+        let freezer = disk.clone();
+        disk.set_faults(Arc::new(move |_: DiskOperation, _: &DiskPath, ordinal: u64| {
+            if ordinal == strike {
+                freezer.freeze();
+            }
+            None
+        }));
+        let mut known = Known::default();
+        work(&disk, &mut known).await;
+        disk.heal();
+        crash_and_check(&disk, &known, &format!("crash at operation {strike}")).await;
+    }
+}
+
+/// A failed operation: once or from then on; changing nothing, or leaving torn bytes.
+#[tokio::test]
+async fn a_fault_at_every_operation_loses_nothing_confirmed() {
+    let operations = operations().await;
+    for strike in 0..operations {
+        for (stays, torn) in [(false, false), (true, false), (false, true), (true, true)] {
+            let disk = SimDisk::new();
+            let struck = Arc::new(Mutex::new(None));
+            let note = Arc::clone(&struck);
+            disk.set_faults(Arc::new(move |operation, _: &DiskPath, ordinal: u64| {
+                let hit = ordinal == strike || (stays && ordinal > strike);
+                if !hit {
+                    return None;
+                }
+                note.lock().expect("no panic inside").get_or_insert(operation);
+                let error = DiskError::Full;
+                let writes = matches!(operation, DiskOperation::Append | DiskOperation::Overwrite);
+                Some(match torn && writes {
+                    true => DiskFault::Torn { keep: 17, error },
+                    false => DiskFault::Fail(error),
+                })
+            }));
+            let mut known = Known::default();
+            work(&disk, &mut known).await;
+            disk.heal();
+            let struck = *struck.lock().expect("no panic inside");
+            let what = format!("{struck:?} at {strike}, stays {stays}, torn {torn}");
+            crash_and_check(&disk, &known, &what).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn bytes_that_a_failed_sync_dropped_are_written_again() {
+    let disk = SimDisk::new();
+    let store = SessionStore::open(runtime(), Arc::new(disk.clone()));
+    let session = Session::new(runtime(), SessionHeader::new(id(), 0), None, None).expect("fresh");
+    store.attach(&session, None).expect("the id is free");
+    session.append(turn(1)).expect("a turn");
+    store.flush(&session).await.expect("it works");
+    session.append(turn(2)).expect("a turn");
+    let syncs = Mutex::new(0);
+    disk.set_faults(Arc::new(move |operation, _: &DiskPath, _: u64| {
+        let mut syncs = syncs.lock().expect("no panic inside");
+        *syncs += u32::from(operation == DiskOperation::Sync);
+        (operation == DiskOperation::Sync && *syncs == 1).then_some(DiskFault::Fail(DiskError::Io))
+    }));
+    store.flush(&session).await.expect_err("the sync fails");
+    session.append(turn(3)).expect("a turn");
+    assert_eq!(store.flush(&session).await.expect("it works again"), 9);
+    let (cached, durable) = (disk.files(), disk.durable_files());
+    assert_eq!(cached, durable, "what was confirmed is on the disk");
+}
+
+#[tokio::test]
+async fn a_disk_that_is_full_tears_an_append_and_the_store_takes_it_back() {
+    let disk = SimDisk::new();
+    let store = SessionStore::open(runtime(), Arc::new(disk.clone()));
+    let session = Session::new(runtime(), SessionHeader::new(id(), 0), None, None).expect("fresh");
+    store.attach(&session, None).expect("the id is free");
+    session.append(turn(1)).expect("a turn");
+    store.flush(&session).await.expect("it works");
+    let whole = disk.files();
+    let used: usize = whole.values().map(Vec::len).sum();
+    disk.set_capacity(Some(used as u64 + 30));
+    session.append(turn(2)).expect("a turn");
+    let error = store.flush(&session).await.expect_err("the disk is full");
+    assert!(error.to_string().contains("snapshot disk full"), "{error}");
+    assert_eq!(disk.files(), whole);
+    disk.set_capacity(None);
+    assert_eq!(store.flush(&session).await.expect("there is room"), 6);
+}
