@@ -25,11 +25,11 @@ pub mod table;
 mod wait;
 
 pub use record::{
-    KillState, Left, Notice, OwnerRef, Settlement, TaskLinks, TaskParts, TaskRecord, TaskSnapshot,
-    TaskSpec, WaitStep, WaitWake, Waiter,
+    KillState, Left, Notice, OUTPUT_LIMIT_MAX, OwnerRef, Settlement, TaskLinks, TaskParts,
+    TaskRecord, TaskSnapshot, TaskSpec, WaitStep, WaitWake, Waiter,
 };
 pub use service::{Attachment, TaskRead, TaskService, TaskServiceConfig};
-pub use table::{OUTPUT_LIMIT_MAX, Open, OwnerGone, Preflight, TaskRefusal, TaskTable};
+pub use table::{Open, OwnerGone, Preflight, TaskRefusal, TaskTable};
 pub use wait::wait_timeout;
 
 /// Work to run when an owner closes.

@@ -11,6 +11,9 @@ use crate::facts::{Fact, FactSink};
 use crate::ids::{ActivationId, OwnerId, SessionId, TaskId};
 use crate::vocabulary::{KillAnswer, TaskOutcome, TaskStatus, WaitEnd};
 
+/// The largest output limit, in bytes: the largest integer JSON keeps exact.
+pub const OUTPUT_LIMIT_MAX: u64 = (1 << 53) - 1;
+
 /// What a table of Tasks holds for its world; the cores only move these values about.
 pub trait TaskParts {
     /// How a live producer is cancelled. Given back at settlement, so a terminal record keeps
@@ -86,6 +89,33 @@ pub struct TaskSnapshot {
     pub finished_at: Option<u64>,
     /// Whether the terminal state reached somebody, or is promised to a waiter.
     pub reported: bool,
+}
+
+impl TaskSnapshot {
+    /// What is wrong with it, if anything: the invariants of fact-sheet 4.6. A record never makes
+    /// an incoherent one; checks of saved or foreign snapshots ask.
+    pub fn incoherence(&self) -> Option<&'static str> {
+        let ordinal = self.id.parts().filter(|(kind, _)| *kind == self.kind);
+        let limit = self.output_limit_bytes.unwrap_or(1);
+        let wrong = [
+            (self.kind.is_empty(), "the kind is empty"),
+            (ordinal.is_none_or(|(_, n)| n == 0), "the id is not its kind and a positive ordinal"),
+            (self.label.is_empty(), "the label is empty"),
+            (!(1..=OUTPUT_LIMIT_MAX).contains(&limit), "the output limit is out of its range"),
+            (self.owner.is_some() != self.owner_session.is_some(), "half an owner"),
+            (
+                self.finished_at.is_some() != self.status.is_terminal(),
+                "a finish without a terminal status, or the reverse",
+            ),
+            (self.finished_at.is_some_and(|at| at < self.started_at), "finished before it started"),
+            (
+                !self.status.is_terminal() && (self.detail.is_some() || self.code.is_some()),
+                "a detail or code without an outcome",
+            ),
+            (self.status == TaskStatus::Running && self.reported, "running, yet reported"),
+        ];
+        wrong.into_iter().find_map(|(wrong, what)| wrong.then_some(what))
+    }
 }
 
 /// Whether the terminal state reached somebody.

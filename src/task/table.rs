@@ -4,17 +4,14 @@
 use std::collections::BTreeMap;
 
 use super::record::{
-    KillState, Left, Notice, OwnerRef, Settlement, TaskLinks, TaskParts, TaskRecord, TaskSnapshot,
-    TaskSpec, WaitStep, WaitWake,
+    KillState, Left, Notice, OUTPUT_LIMIT_MAX, OwnerRef, Settlement, TaskLinks, TaskParts,
+    TaskRecord, TaskSnapshot, TaskSpec, WaitStep, WaitWake,
 };
 use crate::error::ErrorCode;
 use crate::facts::{Fact, FactSink};
 use crate::ids::{OwnerId, SessionId, TaskId};
 use crate::sync::{Access, ObjectKind, key_of, touch};
 use crate::vocabulary::{KillAnswer, TaskOutcome, WaitEnd};
-
-/// The largest output limit, in bytes: the largest integer JSON keeps exact.
-pub const OUTPUT_LIMIT_MAX: u64 = (1 << 53) - 1;
 
 /// Why the owner cannot take a Task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

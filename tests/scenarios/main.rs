@@ -19,6 +19,7 @@ mod lifecycle;
 mod persistence;
 mod recorded;
 mod kit;
+mod task_kit;
 
 type Covered = &'static [(u16, &'static str)];
 
