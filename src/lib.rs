@@ -16,3 +16,5 @@ pub mod model;
 pub mod agent;
 pub mod sections;
 pub mod task;
+pub mod control;
+pub mod tools;
