@@ -18,7 +18,7 @@ use super::structured::StructuredCapture;
 use crate::cancel::CancelSignal;
 use crate::error::ErrorCode;
 use crate::message::{ContentBlock, Message};
-use crate::runtime::{BoxFuture, Runtime, contain};
+use crate::runtime::{BoxFuture, Runtime, contain, contain_call};
 use crate::session::{RawJson, ToolErrorInfo, ToolFilter};
 use crate::sync::{Access, LockClass, Mutex, ObjectKind, key_of, touch};
 
@@ -123,6 +123,13 @@ pub trait Tool: Send + Sync {
 
     /// Runs a call to its end.
     fn call(&self, invocation: ToolInvocation) -> BoxFuture<'static, ToolOutput>;
+
+    /// The last word on a result of a call of this tool, whoever made it: the body, a hook that
+    /// denied or replaced it, a failure. For size limits; it must not wait.
+    fn shape(&self, agent: &Agent, arguments: &Value, output: ToolOutput) -> ToolOutput {
+        let _unused = (agent, arguments);
+        output
+    }
 }
 
 /// Why a tool or a section was not registered.
@@ -447,6 +454,27 @@ impl ToolSet {
                 Err(Box::new(ToolOutput::refused(ErrorCode::InvalidArgs, text)))
             }
         }
+    }
+}
+
+impl ToolSet {
+    /// [`Tool::shape`] for a finished call with the raw argument text `arguments`. A panic leaves
+    /// the output as it was.
+    pub fn shape(
+        &self,
+        agent: &Agent,
+        name: &str,
+        arguments: &str,
+        output: ToolOutput,
+    ) -> ToolOutput {
+        let (Some(registered), Ok(arguments)) = (self.find(name), parse(arguments)) else {
+            return output;
+        };
+        let kept = output.clone();
+        let shaped = contain_call(agent.runtime(), "tool shape", || {
+            registered.tool.shape(agent, &arguments, output)
+        });
+        shaped.unwrap_or(kept)
     }
 }
 

@@ -12,8 +12,8 @@ use super::render;
 use crate::agent::Agent;
 use crate::agent::hooks::{AgentEvent, AgentHooks};
 use crate::agent::tools::{
-    DuplicateTool, Tool, ToolDefinition, ToolGuard, ToolInvocation, ToolMode, ToolOutput,
-    ToolRegistry,
+    PromptSection, RegisterError, Tool, ToolDefinition, ToolGuard, ToolInvocation, ToolMode,
+    ToolOutput, ToolRegistry,
 };
 use crate::cancel::CancelSignal;
 use crate::error::ErrorCode;
@@ -27,6 +27,12 @@ use crate::vocabulary::KillAnswer;
 
 /// The plugin name in the notices' source.
 pub const NOTICE_PLUGIN: &str = "tool-tasks";
+
+/// Where the tools' section stands in the system prompt (fact-sheet §12).
+const PROMPT_SECTION_ORDER: u32 = 106;
+const PROMPT_SECTION: &str = "Background tasks run while you go on. You are told once when one is \
+    finished; read it with task_output, list them with task_list, stop one with task_kill. Do not \
+    poll: with wait, task_output waits for you.";
 
 /// Configuration of the Task tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +62,7 @@ pub enum TaskToolsError {
     },
     /// A tool could not be registered.
     #[error(transparent)]
-    Register(#[from] DuplicateTool),
+    Register(#[from] RegisterError),
 }
 
 /// The tools' operations, for their adapters here and for other surfaces.
@@ -95,6 +101,11 @@ impl TaskTools {
         for operation in [Operation::Output, Operation::List, Operation::Kill] {
             tools.push(registry.register(Arc::new(TaskTool { all: self.clone(), operation }))?);
         }
+        tools.push(registry.register_section(PromptSection {
+            order: PROMPT_SECTION_ORDER,
+            name: "tasks".to_owned(),
+            text: PROMPT_SECTION.to_owned(),
+        })?);
         Ok(TaskToolsLoaded {
             _surface: self.tasks.attach_surface("tool-tasks"),
             _notices: self.tasks.attach_notices(Arc::new(Notices(Arc::clone(&self.runtime)))),
@@ -330,6 +341,15 @@ impl Tool for TaskTool {
 
     fn mode(&self) -> ToolMode {
         ToolMode::Parallel
+    }
+
+    fn shape(&self, agent: &Agent, arguments: &Value, output: ToolOutput) -> ToolOutput {
+        match self.operation {
+            Operation::List => output,
+            Operation::Output | Operation::Kill => {
+                self.all.bound(Some(agent.id()), arguments, output)
+            }
+        }
     }
 
     fn call(&self, invocation: ToolInvocation) -> BoxFuture<'static, ToolOutput> {
