@@ -120,10 +120,7 @@ impl TaskTools {
         arguments: &Value,
         signal: Option<CancelSignal>,
     ) -> ToolOutput {
-        let id = match task_id(arguments) {
-            Ok(id) => id,
-            Err(output) => return output,
-        };
+        let Some(id) = task_id(arguments) else { return no_task_id() };
         if arguments.get("wait").and_then(Value::as_bool).unwrap_or(false) {
             let timeout = match self.timeout(arguments) {
                 Ok(timeout) => timeout,
@@ -162,10 +159,7 @@ impl TaskTools {
 
     /// `task_kill`: requests the cancellation of a Task; consumes no output.
     pub async fn kill(&self, caller: Option<&SessionId>, arguments: &Value) -> ToolOutput {
-        let id = match task_id(arguments) {
-            Ok(id) => id,
-            Err(output) => return output,
-        };
+        let Some(id) = task_id(arguments) else { return no_task_id() };
         let reason = arguments.get("reason").and_then(Value::as_str);
         let killed = self.tasks.kill(&id, caller, reason).await;
         let answer = match killed {
@@ -213,8 +207,8 @@ impl TaskTools {
         output: ToolOutput,
     ) -> ToolOutput {
         match task_id(arguments) {
-            Ok(id) => bounded(output, self.limit(&id, caller)),
-            Err(_) => output,
+            Some(id) => bounded(output, self.limit(&id, caller)),
+            None => output,
         }
     }
 }
@@ -228,14 +222,14 @@ fn bounded(mut output: ToolOutput, limit: Option<u64>) -> ToolOutput {
     output
 }
 
-fn task_id(arguments: &Value) -> Result<TaskId, ToolOutput> {
-    match arguments.get("task_id").and_then(Value::as_str) {
-        None | Some("") => {
-            let code = ErrorCode::InvalidInput.word();
-            Err(ToolOutput::failed("TaskError", code, "task_id must not be empty"))
-        }
-        Some(id) => Ok(TaskId::new(id)),
-    }
+/// The Task that the arguments name.
+fn task_id(arguments: &Value) -> Option<TaskId> {
+    let id = arguments.get("task_id").and_then(Value::as_str)?;
+    (!id.is_empty()).then(|| TaskId::new(id))
+}
+
+fn no_task_id() -> ToolOutput {
+    ToolOutput::failed("TaskError", ErrorCode::InvalidInput.word(), "task_id must not be empty")
 }
 
 /// A snapshot as programs and models may see it: no owner, no report, no limit.
