@@ -7,9 +7,14 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use continuable::error::ErrorCode;
 use continuable::facts::Fact;
+use continuable::ids::{OwnerId, SessionId, TaskId};
+use continuable::vocabulary::{KillAnswer, RouteCode, TaskStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::plan::Operation;
 
 /// The legend of the column form.
 pub const LEGEND: &str = "ordinal  virtual ms  actor (spawner path: task)  event  its fields";
@@ -33,6 +38,118 @@ pub struct Entry {
 pub enum Event {
     /// A transition of the code under test.
     Fact(Fact),
+    /// Something the simulator did or saw.
+    Note(Note),
+}
+
+/// What the simulator itself puts into a trace.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "note", rename_all = "snake_case")]
+pub enum Note {
+    /// A client asked for an operation.
+    Asked {
+        /// Counts the plan's operations.
+        op: u64,
+        /// The operation.
+        operation: Operation,
+    },
+    /// The operation was answered.
+    Answered {
+        /// Which one.
+        op: u64,
+        /// The answer.
+        answer: Answer,
+    },
+    /// A live log was read right after a step that ended a turn in it, or loaded it.
+    LogJudged {
+        /// The session.
+        session: SessionId,
+        /// How many events it has.
+        events: u64,
+        /// What is wrong with it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fault: Option<String>,
+    },
+    /// The disk was read right after a step that confirmed something.
+    DiskJudged {
+        /// The session.
+        session: SessionId,
+        /// How many events would survive a crash now.
+        durable: u64,
+        /// Whether bytes that were confirmed before are no longer what they were.
+        changed: bool,
+    },
+    /// Faults end here; from now on everything must come to rest.
+    Healed {
+        /// What was not at rest yet.
+        pending: u64,
+    },
+    /// The run is over.
+    Ended(EndState),
+}
+
+/// The answer of an operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Answer {
+    /// A child was started.
+    Started {
+        /// Its id.
+        child: SessionId,
+        /// Its first Task.
+        task: TaskId,
+    },
+    /// A message was delivered.
+    Sent {
+        /// By which route.
+        route: RouteCode,
+        /// To which Task.
+        task: TaskId,
+    },
+    /// A kill was answered.
+    Killed {
+        /// How.
+        answer: KillAnswer,
+    },
+    /// A Task was waited for or read.
+    Seen {
+        /// The Task.
+        task: TaskId,
+        /// Its status then.
+        status: TaskStatus,
+        /// Its output, where it has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<String>,
+    },
+    /// Done; there is nothing to say.
+    Done,
+    /// It failed with a code, and took no effect.
+    Refused {
+        /// The code.
+        code: ErrorCode,
+    },
+    /// There is no such target yet.
+    NoTarget,
+    /// The caller gave up first.
+    GaveUp,
+}
+
+/// What is left when nothing moves any more.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndState {
+    /// Tasks of the executor that wait for what will never come, by name.
+    pub stuck: Vec<Arc<str>>,
+    /// The task that was polled without end, if one was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub livelock: Option<Arc<str>>,
+    /// Live agents.
+    pub agents: Vec<(OwnerId, SessionId)>,
+    /// Children with an association.
+    pub associations: Vec<SessionId>,
+    /// Tasks still in the table that are not terminal.
+    pub open_tasks: Vec<TaskId>,
+    /// Every stored log: its session, how many events load, and what is wrong with it.
+    pub logs: Vec<(SessionId, u64, Option<String>)>,
 }
 
 /// Everything that happened in one run, unbounded.
@@ -51,8 +168,9 @@ impl Trace {
 
     /// The facts in their order.
     pub fn facts(&self) -> impl Iterator<Item = &Fact> {
-        self.entries.iter().map(|entry| match &entry.event {
-            Event::Fact(fact) => fact,
+        self.entries.iter().filter_map(|entry| match &entry.event {
+            Event::Fact(fact) => Some(fact),
+            Event::Note(_) => None,
         })
     }
 

@@ -1,0 +1,160 @@
+//! The invariants of contract §3: what must hold in every run, judged from its trace alone.
+//!
+//! Each is data: an id, a kind, one sentence, the dangers that prove it was put to the test, and a
+//! check. A check reads facts and the simulator's notes, never an engine, so one check judges every
+//! engine, saved traces, and logs from elsewhere. Reading order: [`history`] (the trace, indexed),
+//! then the checks by subject: [`tasks`], [`delivery`], [`durability`], [`lifecycle`].
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::trace::Trace;
+
+pub mod delivery;
+pub mod durability;
+pub mod history;
+pub mod lifecycle;
+pub mod log;
+pub mod tasks;
+
+pub use history::History;
+
+/// When a sentence must hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// At every moment of every run.
+    Always,
+    /// Once faults are healed and everything came to rest.
+    Eventually,
+}
+
+/// One invariant.
+pub struct Invariant {
+    /// Its id in the contract.
+    pub id: &'static str,
+    /// When it must hold.
+    pub kind: Kind,
+    /// What must hold.
+    pub sentence: &'static str,
+    /// The dangers it guards against; each must be met sometimes, or the sweep tested nothing.
+    pub dangers: &'static [&'static str],
+    check: fn(&History<'_>, &mut Finding),
+}
+
+impl fmt::Debug for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.id, self.sentence)
+    }
+}
+
+/// A place where an invariant did not hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// The ordinal of the trace entry that shows it.
+    pub at: u64,
+    /// What is wrong there.
+    pub text: String,
+}
+
+/// What one check found in one trace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Finding {
+    /// How often the sentence was put to the test.
+    pub tested: u64,
+    /// Where it did not hold.
+    pub violations: Vec<Violation>,
+    /// Which of its dangers were met.
+    pub met: Vec<&'static str>,
+}
+
+impl Finding {
+    /// One test of the sentence.
+    fn demand(&mut self, holds: bool, at: usize, text: impl FnOnce() -> String) {
+        self.tested += 1;
+        if !holds {
+            self.violations.push(Violation { at: at as u64, text: text() });
+        }
+    }
+
+    /// A danger was met.
+    fn meet(&mut self, danger: &'static str) {
+        if !self.met.contains(&danger) {
+            self.met.push(danger);
+        }
+    }
+
+    fn meet_if(&mut self, condition: bool, danger: &'static str) {
+        if condition {
+            self.meet(danger);
+        }
+    }
+}
+
+impl Invariant {
+    /// Judges one trace.
+    pub fn check(&self, history: &History<'_>) -> Finding {
+        let mut finding = Finding::default();
+        (self.check)(history, &mut finding);
+        debug_assert!(finding.met.iter().all(|danger| self.dangers.contains(danger)), "{self:?}");
+        finding
+    }
+}
+
+/// Judges `trace` by every invariant, in the order of [`ALL`].
+pub fn judge(trace: &Trace) -> Vec<(&'static Invariant, Finding)> {
+    let history = History::of(trace);
+    ALL.iter().map(|invariant| (invariant, invariant.check(&history))).collect()
+}
+
+/// The invariant of that id.
+pub fn named(id: &str) -> Option<&'static Invariant> {
+    ALL.iter().find(|invariant| invariant.id == id)
+}
+
+/// Every invariant that is checked.
+pub const ALL: &[Invariant] = &[
+    tasks::I1,
+    tasks::I2,
+    tasks::I3,
+    durability::I4,
+    delivery::I5,
+    delivery::I6,
+    lifecycle::I7,
+    lifecycle::I8,
+    lifecycle::I10,
+    tasks::I20,
+    tasks::I21,
+    tasks::I22,
+    durability::I23,
+    lifecycle::I24,
+    durability::I25,
+    lifecycle::I29,
+];
+
+#[cfg(test)]
+pub(crate) mod kit;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_every_invariant_says_what_it_is_and_which_dangers_prove_it() {
+        let mut ids: Vec<_> = ALL.iter().map(|invariant| invariant.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), ALL.len());
+        for invariant in ALL {
+            assert!(invariant.sentence.len() > 20 && !invariant.dangers.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_empty_trace_breaks_nothing() {
+        for (invariant, finding) in judge(&Trace::default()) {
+            assert_eq!(finding.violations, [], "{invariant:?}");
+        }
+    }
+}
