@@ -134,27 +134,6 @@ pub const ALL: &[Invariant] = &[
 ];
 
 #[cfg(test)]
-pub(crate) mod kit;
-
+mod kit;
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_are_unique_and_every_invariant_says_what_it_is_and_which_dangers_prove_it() {
-        let mut ids: Vec<_> = ALL.iter().map(|invariant| invariant.id).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        assert_eq!(ids.len(), ALL.len());
-        for invariant in ALL {
-            assert!(invariant.sentence.len() > 20 && !invariant.dangers.is_empty());
-        }
-    }
-
-    #[test]
-    fn an_empty_trace_breaks_nothing() {
-        for (invariant, finding) in judge(&Trace::default()) {
-            assert_eq!(finding.violations, [], "{invariant:?}");
-        }
-    }
-}
+mod tests;

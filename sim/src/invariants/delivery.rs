@@ -133,9 +133,10 @@ fn requested(
     at: usize,
     finding: &mut Finding,
 ) {
-    let left = history.agents.get(&agent).is_some_and(|story| {
-        story.requests.iter().any(|(_, t, s)| (*t, *s) == (turn, step))
-    });
+    let left = history
+        .agents
+        .get(&agent)
+        .is_some_and(|story| story.requests.iter().any(|(_, t, s)| (*t, *s) == (turn, step)));
     if !left {
         finding.meet("an admitted step was cancelled before its request left");
         return;
@@ -155,7 +156,8 @@ fn answered(
         finding.demand(false, at, || format!("{id} was answered and never routed"));
         return;
     };
-    finding.demand(*routed == route, at, || format!("{id} was routed one way and answered another"));
+    finding
+        .demand(*routed == route, at, || format!("{id} was routed one way and answered another"));
     let Some(activation) = history.activations.values().find(|a| a.task == *task) else { return };
     match route {
         RouteCode::Steered => {

@@ -175,6 +175,9 @@ impl AgentStory {
     }
 }
 
+/// A turn and a step.
+pub type Place = (u64, u64);
+
 /// One message with a sender.
 #[derive(Debug, Default)]
 pub struct MessageStory {
@@ -188,8 +191,8 @@ pub struct MessageStory {
     pub queued: Vec<(usize, OwnerId, bool)>,
     /// Where queues refused it.
     pub refused: Vec<(usize, OwnerId)>,
-    /// How its receipts settled.
-    pub receipts: Vec<(usize, OwnerId, Option<(u64, u64)>)>,
+    /// How its receipts settled: position, agent, and the turn and step that admitted it.
+    pub receipts: Vec<(usize, OwnerId, Option<Place>)>,
     /// Where it entered a log.
     pub logged: Vec<(usize, OwnerId, MessageSource)>,
     /// In which requests it was: position, agent, turn, step.
@@ -481,9 +484,10 @@ impl<'a> History<'a> {
             }
             Fact::ToolStarted { agent, .. } => self.agent(*agent).tools.push(at),
             Fact::FlushFailed { session, .. } => {
-                let live = self.agents.values_mut().filter(|agent| {
-                    agent.session.as_ref() == Some(session) && agent.live_at(at)
-                });
+                let live = self
+                    .agents
+                    .values_mut()
+                    .filter(|agent| agent.session.as_ref() == Some(session) && agent.live_at(at));
                 live.for_each(|agent| agent.failed_flushes += 1);
             }
             _ => {}

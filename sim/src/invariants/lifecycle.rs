@@ -164,12 +164,12 @@ fn cancelled_is_killed(history: &History<'_>, finding: &mut Finding) {
 
 fn quiet_once_observed(agent: &AgentStory, finding: &mut Finding) {
     let Some(observed) = agent.observed else { return };
-    let late = |places: &mut dyn Iterator<Item = usize>| places.find(|at| *at > observed);
+    let late = |places: Vec<usize>| places.into_iter().find(|at| *at > observed);
     let works = [
-        ("a request left", late(&mut agent.requests.iter().map(|request| request.0))),
-        ("a tool started", late(&mut agent.tools.iter().copied())),
-        ("a turn opened", late(&mut agent.turns.iter().map(|turn| turn.0))),
-        ("a step opened", late(&mut agent.steps.iter().map(|step| step.0))),
+        ("a request left", late(agent.requests.iter().map(|request| request.0).collect())),
+        ("a tool started", late(agent.tools.clone())),
+        ("a turn opened", late(agent.turns.iter().map(|turn| turn.0).collect())),
+        ("a step opened", late(agent.steps.iter().map(|step| step.0).collect())),
     ];
     for (what, at) in works {
         finding.demand(at.is_none(), at.unwrap_or(observed), || {

@@ -1,0 +1,341 @@
+//! Each invariant accepts a good life and refuses at least one hand-made bug.
+
+use continuable::error::ErrorCode;
+use continuable::facts::{Fact, PanicKind};
+use continuable::ids::{ActivationId, MessageId, OwnerId, RunId, TaskId};
+use continuable::vocabulary::{RouteCode, StopReason, TaskStatus};
+
+use super::kit::*;
+use super::*;
+use crate::plan::Operation;
+use crate::trace::{Answer, EndState, Note};
+
+#[test]
+fn ids_are_unique_and_every_invariant_says_what_it_is_and_which_dangers_prove_it() {
+    let mut ids: Vec<_> = ALL.iter().map(|invariant| invariant.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), ALL.len());
+    for invariant in ALL {
+        assert!(invariant.sentence.len() > 20 && !invariant.dangers.is_empty());
+    }
+}
+
+#[test]
+fn an_empty_trace_breaks_nothing() {
+    for (invariant, finding) in judge(&Trace::default()) {
+        assert_eq!(finding.violations, [], "{invariant:?}");
+    }
+}
+
+fn bad(id: &str, facts: &[Fact]) {
+    let invariant = named(id).expect("a listed invariant");
+    tells_apart(invariant, &good_life(), facts);
+}
+
+#[test]
+fn a_good_life_breaks_nothing_and_tests_much() {
+    let trace = noted(&good_life(), Note::Ended(EndState::default()));
+    let mut tested = 0;
+    for (invariant, finding) in judge(&trace) {
+        assert_eq!(finding.violations, [], "{invariant:?}");
+        tested += u64::from(finding.tested > 0);
+    }
+    assert!(tested >= 9, "{tested} invariants were put to the test");
+}
+
+#[test]
+fn i1_misses_a_task_and_a_run_before_its_task() {
+    bad("I1", &without(good_life(), |fact| matches!(fact, Fact::TaskStarted { .. })));
+    let second = Fact::TaskStarted {
+        task: TaskId::of("subagent", 2),
+        kind: "subagent".to_owned(),
+        owner: Some(PARENT),
+        owner_session: None,
+        activation: Some(ActivationId(1)),
+        child: Some(child()),
+    };
+    bad("I1", &after(good_life(), |fact| matches!(fact, Fact::SendAnswered { .. }), second));
+    let early = Fact::SendRouted {
+        message: MessageId::new("other"),
+        child: child(),
+        sender: PARENT,
+        source: source(),
+        route: RouteCode::Steered,
+        task: TaskId::of("subagent", 9),
+    };
+    bad("I1", &after(good_life(), |fact| matches!(fact, Fact::RunStarted { .. }), early));
+}
+
+#[test]
+fn i2_misses_a_disposal_and_meets_a_live_child() {
+    bad("I2", &postponed(good_life(), |fact| matches!(fact, Fact::RunDisposed { .. })));
+    bad("I2", &postponed(good_life(), |fact| matches!(fact, Fact::AgentRemoved { .. })));
+}
+
+#[test]
+fn i3_meets_a_second_outcome_a_reopened_task_and_a_changed_story() {
+    let is_settled = |fact: &Fact| matches!(fact, Fact::TaskSettled { .. });
+    bad("I3", &after(good_life(), is_settled, settled(TaskStatus::Killed)));
+    let stopping = Fact::TaskStopping { task: task(), owner: Some(PARENT) };
+    bad("I3", &after(good_life(), is_settled, stopping));
+    let seen = |status| {
+        let answer = Answer::Seen { task: task(), status, output: None };
+        violations(&tasks::I3, &noted(&good_life(), Note::Answered { op: 0, answer }))
+    };
+    assert_eq!(seen(TaskStatus::Completed), []);
+    assert_ne!(seen(TaskStatus::Killed), []);
+}
+
+#[test]
+fn i4_misses_the_flush_its_mark_and_the_bytes_on_the_disk() {
+    let is_flush = |fact: &Fact| matches!(fact, Fact::FinalFlushEnded { .. });
+    bad("I4", &without(good_life(), is_flush));
+    let mark = |mark| {
+        let mut facts = without(good_life(), is_flush);
+        let place = place(&facts, |fact| matches!(fact, Fact::ResultPublished { .. }));
+        facts
+            .insert(place, Fact::FinalFlushEnded { child: child(), agent: CHILD, length: 8, mark });
+        facts
+    };
+    bad("I4", &mark(Some(7)));
+    bad("I4", &mark(None));
+    let disk = |durable| {
+        let note = Note::DiskJudged { session: child(), durable, changed: false };
+        violations(&durability::I4, &noted(&good_life(), note))
+    };
+    assert_eq!(disk(8), []);
+    assert_ne!(disk(7), [], "a lying flush");
+}
+
+#[test]
+fn i4_wants_a_failed_final_flush_to_be_told() {
+    let flush = Fact::FinalFlushEnded { child: child(), agent: CHILD, length: 8, mark: None };
+    let told = |code| {
+        let mut facts: Vec<_> = good_life()
+            .into_iter()
+            .filter(|fact| !matches!(fact, Fact::FinalFlushEnded { .. }))
+            .filter(|fact| !matches!(fact, Fact::TaskSettled { .. }))
+            .collect();
+        let place = place(&facts, |fact| matches!(fact, Fact::ResultPublished { .. }));
+        facts.insert(place, flush.clone());
+        let removed = facts.iter().position(|fact| matches!(fact, Fact::AssociationRemoved { .. }));
+        let settled = Fact::TaskSettled {
+            task: task(),
+            owner: Some(PARENT),
+            status: TaskStatus::Failed,
+            code,
+            output: false,
+            waiters: 0,
+            reported: false,
+        };
+        facts.insert(removed.expect("it is there"), settled);
+        violations(&durability::I4, &trace(&facts))
+    };
+    assert_eq!(told(Some(ErrorCode::DurabilityFailed)), []);
+    assert_ne!(told(None), []);
+}
+
+#[test]
+fn i5_meets_a_lost_message_in_a_log_and_a_cold_resume() {
+    let failed = |message: MessageId| Fact::SendFailed {
+        message,
+        child: child(),
+        code: ErrorCode::NotDelivered,
+    };
+    let ended = |fact: &Fact| matches!(fact, Fact::TurnEnded { .. });
+    let innocent = after(good_life(), ended, failed(MessageId::new("other")));
+    assert_eq!(violations(&delivery::I5, &trace(&innocent)), []);
+    bad("I5", &after(good_life(), ended, failed(prompt())));
+}
+
+#[test]
+fn i6_meets_a_message_twice_late_unrequested_and_with_a_foreign_source() {
+    let is_logged = |fact: &Fact| matches!(fact, Fact::MessageLogged { .. });
+    let logged = |source| Fact::MessageLogged { agent: CHILD, message: prompt(), seq: 2, source };
+    bad("I6", &after(good_life(), is_logged, logged(source())));
+    let stranger = without(good_life(), is_logged);
+    let started = |fact: &Fact| matches!(fact, Fact::TurnStarted { .. });
+    let human = continuable::message::MessageSource::User;
+    bad("I6", &after(stranger.clone(), started, logged(human)));
+    let admitted = Fact::ReceiptSettled { agent: CHILD, message: prompt(), admitted: Some((1, 1)) };
+    let opened = |fact: &Fact| matches!(fact, Fact::StepStarted { .. });
+    let good = after(good_life(), opened, admitted.clone());
+    assert_eq!(violations(&delivery::I6, &trace(&good)), []);
+    let late = after(stranger, opened, logged(source()));
+    bad("I6", &after(late, opened, admitted.clone()));
+    let mut unrequested = good;
+    for fact in &mut unrequested {
+        if let Fact::RequestSent { messages, .. } = fact {
+            messages.clear();
+        }
+    }
+    bad("I6", &unrequested);
+    let rejected = Fact::ReceiptSettled { agent: CHILD, message: prompt(), admitted: None };
+    bad("I6", &after(good_life(), opened, rejected));
+}
+
+#[test]
+fn i7_meets_two_owners_of_one_child_and_an_association_that_leaves_early() {
+    let rival = [
+        Fact::AssociationInstalled {
+            activation: ActivationId(2),
+            child: child(),
+            task: TaskId::of("subagent", 2),
+            owner: PARENT,
+            resumed: true,
+        },
+        Fact::AssociationAuthorised { activation: ActivationId(2), child: child() },
+    ];
+    let mut facts = good_life();
+    let middle = place(&facts, |fact| matches!(fact, Fact::TurnEnded { .. }));
+    facts.splice(middle..middle, rival);
+    bad("I7", &facts);
+    bad("I7", &postponed(good_life(), |fact| matches!(fact, Fact::TaskSettled { .. })));
+    bad("I7", &postponed(good_life(), |fact| matches!(fact, Fact::AssociationRemoved { .. })));
+}
+
+#[test]
+fn i8_meets_a_child_without_a_task() {
+    bad("I8", &postponed(good_life(), |fact| matches!(fact, Fact::AgentRemoved { .. })));
+}
+
+#[test]
+fn i10_meets_a_completed_kill_and_work_after_it_was_observed() {
+    let ended = |fact: &Fact| matches!(fact, Fact::TurnEnded { .. });
+    bad("I10", &after(good_life(), ended, kill()));
+    let opened = |fact: &Fact| matches!(fact, Fact::StepStarted { .. });
+    let mut facts = after(good_life(), opened, kill());
+    for fact in &mut facts {
+        if matches!(fact, Fact::TaskSettled { .. }) {
+            *fact = settled(TaskStatus::Killed);
+        }
+    }
+    assert_eq!(violations(&lifecycle::I10, &trace(&facts)), [], "not observed before the request");
+    let observed = Fact::CancelObserved { child: child(), agent: CHILD };
+    let facts = after(facts, |fact| matches!(fact, Fact::CancelAccepted { .. }), observed);
+    bad("I10", &facts);
+}
+
+#[test]
+fn i20_meets_a_turn_after_a_kill() {
+    let mut facts = after(good_life(), |fact| matches!(fact, Fact::TurnEnded { .. }), kill());
+    let turn = Fact::TurnStarted { agent: CHILD, turn: 2, trigger: "message".to_owned() };
+    assert_eq!(violations(&tasks::I20, &trace(&facts)), []);
+    facts = after(facts, |fact| matches!(fact, Fact::CancelAccepted { .. }), turn);
+    bad("I20", &facts);
+}
+
+#[test]
+fn i21_meets_a_start_without_a_surface() {
+    bad("I21", &without(good_life(), |fact| matches!(fact, Fact::SurfaceAttached { .. })));
+}
+
+#[test]
+fn i22_meets_a_refused_call_that_created_something() {
+    let operation = Operation::Prompt { parent: 0 };
+    let story = |inside: bool| {
+        let mut whole = Trace::default();
+        let actor = || "0: client".into();
+        whole.push(
+            0,
+            actor(),
+            crate::trace::Event::Note(Note::Asked { op: 1, operation: operation.clone() }),
+        );
+        if inside {
+            let fact = good_life().remove(1);
+            whole.push(0, actor(), crate::trace::Event::Fact(fact));
+        }
+        let answer = Answer::Refused { code: ErrorCode::InvalidInput };
+        whole.push(0, actor(), crate::trace::Event::Note(Note::Answered { op: 1, answer }));
+        violations(&tasks::I22, &whole)
+    };
+    assert_eq!(story(false), []);
+    assert_ne!(story(true), []);
+}
+
+#[test]
+fn i23_meets_a_foreign_result() {
+    let seen = |agent: OwnerId| {
+        let output = Some(durability::signed(agent, 1, 1));
+        let answer = Answer::Seen { task: task(), status: TaskStatus::Completed, output };
+        violations(&durability::I23, &noted(&good_life(), Note::Answered { op: 0, answer }))
+    };
+    assert_eq!(seen(CHILD), []);
+    assert_ne!(seen(OwnerId(20)), []);
+    assert_ne!(seen(PARENT), []);
+}
+
+#[test]
+fn i24_meets_everything_that_is_left() {
+    let ended = |end| violations(&lifecycle::I24, &noted(&good_life(), Note::Ended(end)));
+    assert_eq!(ended(EndState::default()), []);
+    let bugs = [
+        EndState { stuck: vec!["0.1: driver".into()], ..EndState::default() },
+        EndState { livelock: Some("0.1: loop".into()), ..EndState::default() },
+        EndState { agents: vec![(CHILD, child())], ..EndState::default() },
+        EndState { associations: vec![child()], ..EndState::default() },
+        EndState { open_tasks: vec![task()], ..EndState::default() },
+    ];
+    for bug in bugs {
+        assert_ne!(ended(bug), []);
+    }
+    let unreleased = without(good_life(), |fact| matches!(fact, Fact::TaskReleased { .. }));
+    let trace = noted(&unreleased, Note::Ended(EndState::default()));
+    assert_ne!(violations(&lifecycle::I24, &trace), []);
+    let joined = Fact::TaskWaitJoined { task: task(), owner: Some(PARENT), waiter: 1 };
+    let waiting = after(good_life(), |fact| matches!(fact, Fact::TurnEnded { .. }), joined);
+    let trace = noted(&waiting, Note::Ended(EndState::default()));
+    assert_ne!(violations(&lifecycle::I24, &trace), []);
+}
+
+#[test]
+fn i25_meets_a_hole_a_malformed_log_and_changed_bytes() {
+    let appended =
+        |seq| Fact::EventsAppended { session: child(), agent: Some(CHILD), seq, count: 2 };
+    let mut facts = good_life();
+    facts.extend([appended(4), appended(6)]);
+    assert_eq!(violations(&durability::I25, &trace(&facts)), []);
+    facts.push(appended(9));
+    assert_ne!(violations(&durability::I25, &trace(&facts)), []);
+    let judged = Note::LogJudged { session: child(), events: 3, fault: Some("bad".to_owned()) };
+    assert_ne!(violations(&durability::I25, &noted(&good_life(), judged)), []);
+    let changed = Note::DiskJudged { session: child(), durable: 9, changed: true };
+    assert_ne!(violations(&durability::I25, &noted(&good_life(), changed)), []);
+}
+
+#[test]
+fn i29_meets_a_panic_of_ours() {
+    let caught = |kind| Fact::PanicCaught {
+        kind,
+        task: "tool".to_owned(),
+        text: "planned: tool".to_owned(),
+    };
+    let foreign = after(
+        good_life(),
+        |fact| matches!(fact, Fact::StepStarted { .. }),
+        caught(PanicKind::Foreign),
+    );
+    assert_eq!(violations(&lifecycle::I29, &trace(&foreign)), []);
+    bad(
+        "I29",
+        &after(
+            good_life(),
+            |fact| matches!(fact, Fact::StepStarted { .. }),
+            caught(PanicKind::Ours),
+        ),
+    );
+}
+
+#[test]
+fn an_unpublished_run_is_no_reason_to_panic() {
+    let facts = [Fact::RunEnded {
+        run: RunId(7),
+        provider: "spawn".to_owned(),
+        child: child(),
+        stop: StopReason::Error,
+    }];
+    for (_, finding) in judge(&trace(&facts)) {
+        assert_eq!(finding.violations, []);
+    }
+}
