@@ -154,3 +154,75 @@ impl Driver {
         TaskOutcome::failed(Some(ErrorCode::Panicked), detail)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::mem::size_of;
+
+    use super::super::{Live, TaskCancel, TaskHooks, TaskRecord, TaskServiceConfig, TaskStart};
+    use super::*;
+    use crate::ids::SessionId;
+    use crate::runtime::TokioRuntime;
+    use crate::vocabulary::TaskStatus;
+
+    /// What a record costs beside its outcome's text: itself, its place in both maps, its strings.
+    fn cost_in_bytes(label: usize) -> usize {
+        // A tree's node holds up to 11 entries and is at least half full, hence the doubling.
+        let record = 2 * (size_of::<u64>() + size_of::<TaskRecord<Live>>());
+        let index = 2 * (size_of::<TaskId>() + size_of::<u64>());
+        let texts = "subagent-1000000".len() + "subagent".len() + label + 4 * size_of::<usize>();
+        record + index + texts
+    }
+
+    #[test]
+    fn a_terminal_record_costs_at_most_a_kilobyte() {
+        // The longest label is 80 UTF-16 units, at most 3 bytes each.
+        assert!(cost_in_bytes(240) <= 1_024, "{} bytes", cost_in_bytes(240));
+    }
+
+    #[tokio::test]
+    async fn a_terminal_record_keeps_nothing_of_its_producer_alive() {
+        let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::current());
+        let tasks = TaskService::new(runtime, TaskServiceConfig::default());
+        let _surface = tasks.attach_surface("test");
+        let child = Arc::new(());
+        let held: [Arc<()>; 3] = std::array::from_fn(|_| Arc::clone(&child));
+        let [in_cancel, in_done, in_settled] = held;
+        let cancel = TaskCancel::Hook(Arc::new(move |_| {
+            let _held = &in_cancel;
+            Ok(())
+        }));
+        let mut hooks = TaskHooks::new(cancel, async move {
+            let _held = in_done;
+            TaskOutcome::completed("x")
+        });
+        hooks.settled = Some(Box::new(move || drop(in_settled)));
+        let child = Arc::downgrade(&{ child });
+        let mut start = TaskStart::new("subagent", "x");
+        start.child = Some(SessionId::new("child"));
+        let id = tasks.start_prepared(start, hooks).expect("started");
+        assert!(child.upgrade().is_some());
+        let end = tasks.wait(&id, None, None, None).await.expect("settled");
+        assert_eq!(end.status, TaskStatus::Completed);
+        assert!(child.upgrade().is_none());
+        assert_eq!(tasks.list(None).len(), 1, "the record is still there");
+    }
+
+    #[tokio::test]
+    async fn dropping_the_service_cancels_its_live_tasks() {
+        let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::current());
+        let tasks = TaskService::new(Arc::clone(&runtime), TaskServiceConfig::default());
+        let surface = tasks.attach_surface("test");
+        let scope = crate::facts::CancelScope::Call { call: "work".to_owned() };
+        let signal = crate::cancel::CancelSignal::new(runtime, scope);
+        let seen = signal.clone();
+        let done = async move {
+            signal.cancelled().await;
+            TaskOutcome::killed()
+        };
+        let hooks = TaskHooks::new(TaskCancel::Signal(seen.clone()), done);
+        tasks.start_prepared(TaskStart::new("subagent", "x"), hooks).expect("started");
+        drop((surface, tasks));
+        assert_eq!(seen.cause(), Some(crate::vocabulary::CancelCause::TasksDisposed));
+    }
+}

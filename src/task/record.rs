@@ -351,7 +351,7 @@ impl<T: TaskParts> TaskRecord<T> {
         }
         let gone: Vec<u64> =
             self.waiters.iter().filter(|(_, w)| w.gave_up()).map(|(key, _)| *key).collect();
-        let gone: Vec<_> = gone.into_iter().filter_map(|key| self.waiters.remove(&key)).collect();
+        let gone: Vec<_> = gone.into_iter().filter_map(|key| self.take_waiter(key)).collect();
         if !self.waiters.is_empty() && self.report == Report::Unreported {
             self.report = Report::Promised;
         }
@@ -442,17 +442,17 @@ impl<T: TaskParts> TaskRecord<T> {
                 (WaitStep::KeepWaiting, Left::nothing())
             }
             (Some(_), _) => {
-                let left = Left { waiter: self.waiters.remove(&key), owner: self.tell() };
+                let left = Left { waiter: self.take_waiter(key), owner: self.tell() };
                 self.ended(key, WaitEnd::Terminal, facts);
                 (WaitStep::Terminal(self.snapshot()), left)
             }
             (None, WaitWake::TimedOut) => {
-                let left = Left { waiter: self.waiters.remove(&key), owner: None };
+                let left = Left { waiter: self.take_waiter(key), owner: None };
                 self.ended(key, WaitEnd::TimedOut, facts);
                 (WaitStep::TimedOut(self.snapshot()), left)
             }
             (None, WaitWake::Aborted) => {
-                let left = Left { waiter: self.waiters.remove(&key), owner: None };
+                let left = Left { waiter: self.take_waiter(key), owner: None };
                 self.ended(key, WaitEnd::Aborted, facts);
                 (WaitStep::Aborted, left)
             }
@@ -462,13 +462,22 @@ impl<T: TaskParts> TaskRecord<T> {
     /// A waiter was dropped: it is uncounted at once. If it was the last one the result was
     /// promised to, the promise is void and the notice is due again (contract P7): `true`.
     pub fn leave(&mut self, key: u64, facts: &impl FactSink) -> (bool, Option<T::Waiter>) {
-        let Some(waiter) = self.waiters.remove(&key) else { return (false, None) };
+        let Some(waiter) = self.take_waiter(key) else { return (false, None) };
         self.ended(key, WaitEnd::Aborted, facts);
         let void = self.report == Report::Promised && self.waiters.is_empty();
         if void {
             self.report = Report::Unreported;
         }
         (void, Some(waiter))
+    }
+
+    /// Takes a waiter out; the last one leaves no memory behind.
+    fn take_waiter(&mut self, key: u64) -> Option<T::Waiter> {
+        let waiter = self.waiters.remove(&key);
+        if self.waiters.is_empty() {
+            self.waiters = BTreeMap::new();
+        }
+        waiter
     }
 
     fn ended(&self, waiter: u64, end: WaitEnd, facts: &impl FactSink) {
@@ -535,5 +544,182 @@ pub struct Left<T: TaskParts> {
 impl<T: TaskParts> Left<T> {
     fn nothing() -> Self {
         Self { waiter: None, owner: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    struct Plain;
+
+    /// A waiter that says whether it gave up.
+    struct Gone(bool);
+
+    impl Waiter for Gone {
+        fn gave_up(&self) -> bool {
+            self.0
+        }
+    }
+
+    impl TaskParts for Plain {
+        type Cancel = ();
+        type Reader = ();
+        type Owner = &'static str;
+        type Latch = ();
+        type Waiter = Gone;
+    }
+
+    #[derive(Default)]
+    struct Facts(RefCell<Vec<Fact>>);
+
+    impl FactSink for Facts {
+        fn record(&self, fact: Fact) {
+            self.0.borrow_mut().push(fact);
+        }
+    }
+
+    fn task() -> TaskRecord<Plain> {
+        let owner = OwnerRef { instance: OwnerId(1), session: SessionId::new("s") };
+        let spec = TaskSpec {
+            kind: "bash".to_owned(),
+            label: "x".to_owned(),
+            output_limit_bytes: None,
+            owner: Some(owner),
+            activation: None,
+            child: None,
+        };
+        let links = TaskLinks { cancel: (), reader: None, owner: Some("owner"), latch: () };
+        TaskRecord::new(TaskId::new("bash-1"), spec, links, 10)
+    }
+
+    /// What can happen to a Task; `Leave` and `Wake` are of waiter 0.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Step {
+        Join,
+        Leave,
+        Wake,
+        Settle,
+        SettleAgain,
+        Release,
+        Read,
+        Kill,
+        Claim,
+    }
+
+    const STEPS: [Step; 9] = [
+        Step::Join,
+        Step::Leave,
+        Step::Wake,
+        Step::Settle,
+        Step::SettleAgain,
+        Step::Release,
+        Step::Read,
+        Step::Kill,
+        Step::Claim,
+    ];
+
+    /// Runs `steps`; answers how often the Task's end reached somebody unasked, and asked.
+    fn run(steps: &[Step]) -> (TaskRecord<Plain>, u32, u32) {
+        let (mut task, facts) = (task(), Facts::default());
+        let (mut notices, mut told) = (0, 0);
+        for step in steps {
+            let before = (task.status(), task.snapshot().detail);
+            match step {
+                Step::Join => {
+                    if let (WaitStep::Terminal(_), _) = task.join(0, Gone(false), &facts) {
+                        told += 1;
+                    }
+                }
+                Step::Leave => {
+                    if task.leave(0, &facts).0 {
+                        notices += u32::from(task.claim_notice(&facts).is_some());
+                    }
+                }
+                Step::Wake => {
+                    if let (WaitStep::Terminal(_), _) = task.resume(0, WaitWake::Released, &facts) {
+                        told += 1;
+                    }
+                }
+                Step::Settle | Step::SettleAgain => {
+                    let detail = format!("{step:?}");
+                    task.settle(TaskOutcome::failed(None, detail), 11, &facts);
+                }
+                Step::Release => drop(task.release(&facts)),
+                Step::Read => {
+                    told += u32::from(task.is_terminal());
+                    task.read_final(&facts);
+                }
+                Step::Kill => {
+                    told += 1;
+                    task.kill(&facts);
+                }
+                Step::Claim => notices += u32::from(task.claim_notice(&facts).is_some()),
+            }
+            assert_eq!(task.snapshot().incoherence(), None, "{steps:?}");
+            if before.0.is_terminal() {
+                assert_eq!((task.status(), task.snapshot().detail), before, "{steps:?}: reopened");
+            }
+        }
+        (task, notices, told)
+    }
+
+    /// Every sequence of up to five steps, then a full end: settled, claimed, released, the waiter
+    /// gone. Somebody is told, at most one notice is claimed, the first outcome stands.
+    #[test]
+    fn every_order_tells_somebody_once_and_keeps_the_first_outcome() {
+        let mut sequences = vec![Vec::new()];
+        let mut checked = 0;
+        while let Some(steps) = sequences.pop() {
+            let ended = [Step::Settle, Step::Claim, Step::Release, Step::Leave];
+            let full: Vec<_> = steps.iter().copied().chain(ended).collect();
+            let (task, notices, told) = run(&full);
+            assert!(notices <= 1, "{full:?}: {notices} notices");
+            assert!(notices + told >= 1, "{full:?}: nobody was told");
+            let first = full.iter().find(|s| matches!(s, Step::Settle | Step::SettleAgain));
+            assert_eq!(task.snapshot().detail, first.map(|step| format!("{step:?}")));
+            assert_eq!((task.waiting(), task.cancel()), (0, None), "{full:?}");
+            checked += 1;
+            if steps.len() < 5 {
+                sequences.extend(STEPS.map(|step| [steps.as_slice(), &[step]].concat()));
+            }
+        }
+        assert_eq!(checked, 66_430);
+    }
+
+    #[test]
+    fn a_waiter_that_gave_up_is_not_counted() {
+        let (mut task, facts) = (task(), Facts::default());
+        task.join(0, Gone(false), &facts);
+        task.waiters.insert(1, Gone(true));
+        let Settlement::Recorded { gone, snapshot, .. } =
+            task.settle(TaskOutcome::killed(), 11, &facts)
+        else {
+            panic!("the first settlement");
+        };
+        assert_eq!((gone.len(), snapshot.reported, task.waiting()), (1, true, 1));
+        assert_eq!(task.resume(1, WaitWake::Aborted, &facts).0, WaitStep::Aborted);
+    }
+
+    #[test]
+    fn a_wait_that_finds_the_outcome_recorded_waits_for_the_release() {
+        let (mut task, facts) = (task(), Facts::default());
+        task.settle(TaskOutcome::killed(), 11, &facts);
+        assert_eq!(task.join(0, Gone(false), &facts).0, WaitStep::KeepWaiting);
+        for wake in [WaitWake::Aborted, WaitWake::TimedOut, WaitWake::Released] {
+            assert_eq!(task.resume(0, wake, &facts).0, WaitStep::KeepWaiting);
+        }
+        task.release(&facts);
+        let (step, _) = task.resume(0, WaitWake::Aborted, &facts);
+        assert!(matches!(step, WaitStep::Terminal(snapshot) if snapshot.reported));
+    }
+
+    #[test]
+    fn the_clock_may_jump_back() {
+        let mut task = task();
+        task.settle(TaskOutcome::killed(), 3, &Facts::default());
+        assert_eq!(task.snapshot().finished_at, Some(10));
     }
 }
