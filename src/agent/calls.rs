@@ -115,6 +115,9 @@ impl Turn {
 
     /// The hooks before, the body, the hooks after.
     async fn run_body(&self, call: &ToolCall) -> ToolOutput {
+        if let Some(refusal) = self.agent.tools().guard() {
+            return refusal;
+        }
         let hooks = self.agent.hooks();
         let context = self.context();
         for hook in &hooks {

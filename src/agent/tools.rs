@@ -422,6 +422,14 @@ impl ToolSet {
         self.find(name).map_or(ToolMode::Parallel, |registered| registered.tool.mode())
     }
 
+    /// The result of every call once a structured result is staged or captured. To be asked before
+    /// the hooks, so that none of them answers in the tool's place; [`ToolSet::prepare`] asks again.
+    pub fn guard(&self) -> Option<ToolOutput> {
+        let closed = self.structured.as_ref().is_some_and(StructuredCapture::is_closed);
+        let text = "the structured result is recorded already; this call was not run";
+        closed.then(|| ToolOutput::refused(ErrorCode::ToolNotStarted, text))
+    }
+
     /// Resolves a call. To be called directly before the body starts, after the hooks that may
     /// refuse it: here the guard decides, and nothing can overrule it.
     ///
@@ -430,9 +438,8 @@ impl ToolSet {
     /// The result of a call that does not run: `TOOL_NOT_STARTED` once a structured result is
     /// staged or captured, `UNKNOWN_TOOL`, or `INVALID_ARGS`, which the model may correct.
     pub fn prepare(&self, name: &str, arguments: &str) -> Result<PreparedCall, Box<ToolOutput>> {
-        if self.structured.as_ref().is_some_and(StructuredCapture::is_closed) {
-            let text = "the structured result is recorded already; this call was not run";
-            return Err(Box::new(ToolOutput::refused(ErrorCode::ToolNotStarted, text)));
+        if let Some(refusal) = self.guard() {
+            return Err(Box::new(refusal));
         }
         let Some(registered) = self.find(name) else {
             let text = format!("unknown tool: {name}");

@@ -16,6 +16,8 @@ use crate::runtime::BoxFuture;
 
 pub mod script;
 
+pub use script::{ScriptedModel, Step};
+
 /// A tool as the model is told about it. Fields serialise in the reference's order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolDefinition {
