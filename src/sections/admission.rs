@@ -1,0 +1,168 @@
+//! Section (a): ownership check, route, Task registration and association install in one piece
+//! (contract P1). The control service is the only caller; the driver is spawned after.
+
+use crate::agent::registry::Registry;
+use crate::control::association::{Activation, AssociationTable, Filled};
+use crate::control::route::{self, Route};
+use crate::error::ErrorCode;
+use crate::facts::{Fact, FactSink};
+use crate::ids::{ActivationId, OwnerId, RunId, SessionId, TaskId};
+use crate::sync::Mutex;
+use crate::task::record::{OwnerRef, TaskLinks, TaskParts, TaskSpec};
+use crate::task::table::{OwnerGone, TaskRefusal, TaskTable};
+
+/// The locks of the section, in their order.
+pub struct Locks<'a, T: TaskParts, A, R, S> {
+    /// Associations.
+    pub associations: &'a Mutex<AssociationTable<R, S>>,
+    /// Task records.
+    pub tasks: &'a Mutex<TaskTable<T>>,
+    /// The agent registry.
+    pub registry: &'a Mutex<Registry<A>>,
+}
+
+/// A wish for an activation.
+pub struct Wish<S> {
+    /// The child.
+    pub child: SessionId,
+    /// The exact instance that asks, and its session.
+    pub owner: OwnerRef,
+    /// The id of the activation, should it be installed.
+    pub activation: ActivationId,
+    /// Its cancellation authority.
+    pub signal: S,
+    /// What the Task is.
+    pub spec: TaskSpec,
+    /// Whether it is the first activation of a fresh child, which it holds at once.
+    pub initial: bool,
+    /// Now, in milliseconds since the Unix epoch.
+    pub now: u64,
+}
+
+/// What the section decided. Everything given in and not used is returned to be dropped unlocked.
+pub enum Admitted<T: TaskParts, R> {
+    /// A Task was registered and its association installed.
+    Installed(TaskId),
+    /// The message takes another route; nothing was changed.
+    Routed(Route<R>, TaskLinks<T>),
+    /// Refused; nothing was changed.
+    Refused(TaskRefusal, TaskLinks<T>),
+}
+
+/// Decides the route and, if that is a fresh activation, registers its Task and installs it.
+/// `admits` asks the owner, by the registry that the section holds, and attaches the Task service's
+/// cleanup to its scope if it is told to (once per instance); nothing else can refuse any more then.
+pub fn admit<T, A, R, S>(
+    facts: &impl FactSink,
+    locks: &Locks<'_, T, A, R, S>,
+    wish: Wish<S>,
+    links: TaskLinks<T>,
+    admits: impl FnOnce(&Registry<A>, bool) -> Result<(), OwnerGone>,
+) -> Admitted<T, R>
+where
+    T: TaskParts,
+    A: Clone,
+    R: Clone,
+    S: Clone,
+{
+    let Wish { child, owner, activation, signal, spec, initial, now } = wish;
+    let mut associations = locks.associations.lock();
+    let mut tasks = locks.tasks.lock();
+    let registry = locks.registry.lock();
+    let refuse = |refusal: TaskRefusal, tasks: &TaskTable<T>, links| {
+        tasks.refused(&spec, &refusal, facts);
+        Admitted::Refused(refusal, links)
+    };
+    if associations.is_closing() {
+        return refuse(TaskRefusal::Closing, &tasks, links);
+    }
+    let live = registry.instance_of(&child);
+    let status = |task: &TaskId| tasks.record(task).map(|record| record.status());
+    let association = associations.find(&child, &owner.session);
+    let route = route::decide(association, &owner.session, live, status);
+    if !matches!(route, Route::Start) {
+        return Admitted::Routed(route, links);
+    }
+    let preflight = match tasks.preflight(&spec, facts) {
+        Ok(preflight) => preflight,
+        Err(refusal) => return Admitted::Refused(refusal, links),
+    };
+    if let Err(why) = admits(&registry, preflight.needs_cleanup) {
+        let refusal = TaskRefusal::OwnerUnavailable { session: owner.session.clone(), why };
+        return refuse(refusal, &tasks, links);
+    }
+    if preflight.needs_cleanup {
+        tasks.cleanup_attached(owner.instance);
+    }
+    let task = tasks.register(spec, links, now, facts);
+    let installed = Activation {
+        id: activation,
+        task: task.clone(),
+        owner: owner.instance,
+        owner_session: owner.session,
+    };
+    facts.record(Fact::AssociationInstalled {
+        activation,
+        child: child.clone(),
+        task: task.clone(),
+        owner: owner.instance,
+        resumed: !initial,
+    });
+    associations.install(child, installed, signal, initial);
+    Admitted::Installed(task)
+}
+
+/// The persisted header authorised the activation (contract P5). The holder's Task if another one
+/// holds the child.
+pub fn authorise<R: Clone, S: Clone>(
+    facts: &impl FactSink,
+    associations: &Mutex<AssociationTable<R, S>>,
+    child: &SessionId,
+    activation: ActivationId,
+) -> Result<(), TaskId> {
+    let mut associations = associations.lock();
+    associations.authorise(child, activation).map_err(|held| held.task)?;
+    facts.record(Fact::AssociationAuthorised { activation, child: child.clone() });
+    Ok(())
+}
+
+/// The published run is filled in.
+pub fn fill<R: Clone, S: Clone>(
+    facts: &impl FactSink,
+    associations: &Mutex<AssociationTable<R, S>>,
+    (child, activation): (&SessionId, ActivationId),
+    run: RunId,
+    filled: Filled<R>,
+) -> bool {
+    let agent: Option<OwnerId> = filled.agent;
+    let mut associations = associations.lock();
+    let held = associations.fill(child, activation, filled);
+    if held {
+        let child = child.clone();
+        facts.record(Fact::AssociationFilled { activation, child, run, agent });
+    }
+    held
+}
+
+/// The association leaves (contract P8). The caller drops what was removed, unlocked.
+pub fn remove<R: Clone, S: Clone>(
+    facts: &impl FactSink,
+    associations: &Mutex<AssociationTable<R, S>>,
+    child: &SessionId,
+    activation: ActivationId,
+) -> Option<crate::control::association::Association<R, S>> {
+    let mut associations = associations.lock();
+    let removed = associations.remove(child, activation)?;
+    facts.record(Fact::AssociationRemoved { activation, child: child.clone() });
+    Some(removed)
+}
+
+/// The code under which a route that delivers nothing is answered.
+pub fn route_code<R>(route: &Route<R>) -> Option<ErrorCode> {
+    match route {
+        Route::Conflict(_) => Some(ErrorCode::OwnershipConflict),
+        Route::Foreign { .. } => Some(ErrorCode::ForeignTask),
+        Route::NotRunning { .. } | Route::Starting { .. } => Some(ErrorCode::NotDelivered),
+        Route::Steer { .. } | Route::Start => None,
+    }
+}
