@@ -34,6 +34,8 @@ points! {
     ProviderStart,
     /// A cold resume is about to read the child's header.
     ResumeHeader,
+    /// A cold resume is about to be authorised by the header it read.
+    ResumeAuthorise,
     /// A cold resume is about to load the child's log.
     ResumeLoad,
     /// A cold resume is about to call the provider's resume.
@@ -56,6 +58,8 @@ points! {
     AssociationDrop,
     /// Waiters are about to be released.
     TaskRelease,
+    /// A routed message is about to be steered into its run.
+    Steer,
     /// A sender is about to wait for its steering receipt.
     SteerAdmission,
     /// A waiter is about to wait for a Task.

@@ -30,6 +30,12 @@ pub enum StoreError {
         /// The id.
         id: SessionId,
     },
+    /// The caller's own check refused the session as it was read. Nothing was written.
+    #[error("session {id} was refused before anything was written")]
+    Refused {
+        /// The id.
+        id: SessionId,
+    },
     /// The id cannot name a stored session.
     #[error("unusable session id: {0}")]
     InvalidId(#[from] PathError),
@@ -154,6 +160,7 @@ impl StoreError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::NotFound { .. } => ErrorCode::SessionNotFound,
+            Self::Refused { .. } => ErrorCode::Unauthorized,
             Self::InvalidId(_) => ErrorCode::InvalidInput,
             Self::Damaged { .. } | Self::HeaderMismatch { .. } | Self::Duplicate { .. } => {
                 ErrorCode::DamagedLog

@@ -193,18 +193,36 @@ impl SessionStore {
     /// `Damaged`, `UnsupportedLog`, `HeaderMismatch`, `Duplicate`, `OpenTurn` of a live session,
     /// `Reserved`, `Closing`. Else `Conflict` or a disk failure.
     pub fn load(self: &Arc<Self>, id: &SessionId) -> View<Loaded> {
+        self.load_checked(id, |_stored| true)
+    }
+
+    /// Like [`SessionStore::load`], but asks `check` about the stored session after it was read and
+    /// before anything is written (contract P5). If it answers false, nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// Those of `load`; `Refused` if `check` said no.
+    pub fn load_checked(
+        self: &Arc<Self>,
+        id: &SessionId,
+        check: impl FnOnce(&StoredSession) -> bool + Send + 'static,
+    ) -> View<Loaded> {
         let (store, id) = (Arc::clone(self), id.clone());
         let load = async move {
-            let outcome = store.load_in_task(&id).await;
+            let outcome = store.load_in_task(&id, check).await;
             store.refused(&id, outcome)
         };
         View(spawn(self.runtime(), "store load", load))
     }
 
-    async fn load_in_task(self: &Arc<Self>, id: &SessionId) -> Result<Loaded, StoreError> {
+    async fn load_in_task(
+        self: &Arc<Self>,
+        id: &SessionId,
+        check: impl FnOnce(&StoredSession) -> bool + Send,
+    ) -> Result<Loaded, StoreError> {
         let (_turn, standing) = self.settled_turn(id).await;
         match standing {
-            Standing::Live(session) => return self.load_live(&session).await,
+            Standing::Live(session) => return self.load_live(&session, check).await,
             Standing::Unretired(session) => {
                 // Its last events are only in memory: save them now or lose them.
                 let outcome = self.flush_in_turn(&session).await;
@@ -217,7 +235,12 @@ impl SessionStore {
         let reservation = Reservation { store, id: id.clone(), token, spent: false };
         let place = self.find_stored(id).await?;
         let (log, bytes) = self.files.read_log(id, &place).await?;
-        let DecodedLog { header, mut events, kept, tail_cut } = log;
+        let DecodedLog { header, events, kept, tail_cut } = log;
+        let stored = StoredSession { header, events, tail_cut };
+        if !check(&stored) {
+            return Err(StoreError::Refused { id: id.clone() });
+        }
+        let StoredSession { header, mut events, .. } = stored;
         let (stored, kept) = (events.len() as u64, usize::try_from(kept).unwrap_or(bytes.len()));
         let suspect = self.table.lock().suspect(id);
         let shared = Arc::new(header.clone());
@@ -254,7 +277,11 @@ impl SessionStore {
         writer.confirm(&self.files).await.map(|_| ())
     }
 
-    async fn load_live(&self, session: &Arc<Session>) -> Result<Loaded, StoreError> {
+    async fn load_live(
+        &self,
+        session: &Arc<Session>,
+        check: impl FnOnce(&StoredSession) -> bool + Send,
+    ) -> Result<Loaded, StoreError> {
         let (events, open) = {
             let log = session.lock();
             (log.events().to_vec(), log.open_turn())
@@ -266,11 +293,16 @@ impl SessionStore {
         if let Some(turn) = open {
             return Err(StoreError::OpenTurn { id, turn });
         }
+        let header = SessionHeader::clone(session.header());
+        let stored = StoredSession { header, events, tail_cut: None };
+        if !check(&stored) {
+            return Err(StoreError::Refused { id });
+        }
+        let StoredSession { header, events, .. } = stored;
         self.fact(Fact::FlushStarted { session: id, length: events.len() as u64 });
         // The snapshot was one section; writing what is pending is another.
         self.runtime().point(Point::StoreTurn).await;
         self.flush_in_turn(session).await?;
-        let header = SessionHeader::clone(session.header());
         Ok(Loaded { header, events, tail_cut: None, closers: 0, reservation: None })
     }
 
