@@ -79,6 +79,8 @@ pub enum ErrorCode {
     Panicked,
     /// A Task's producer failed in an operation of its own: its cancel hook, its reader.
     ProducerFailed,
+    /// A provider's own machinery failed.
+    ProviderFailed,
     /// The run's disposal failed.
     DisposeFailed,
     /// The model failed.
@@ -124,6 +126,7 @@ impl ErrorCode {
             Self::WaitAborted => "WAIT_ABORTED",
             Self::Panicked => "PANICKED",
             Self::ProducerFailed => "PRODUCER_FAILED",
+            Self::ProviderFailed => "PROVIDER_FAILED",
             Self::DisposeFailed => "DISPOSE_FAILED",
             Self::ModelFailed => "MODEL_FAILED",
         }

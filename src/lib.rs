@@ -16,5 +16,7 @@ pub mod model;
 pub mod agent;
 pub mod sections;
 pub mod task;
+pub mod provider;
 pub mod control;
 pub mod tools;
+pub mod assembly;

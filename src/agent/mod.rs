@@ -40,6 +40,7 @@ use inbox::{Accepted, Cancelled, InboxEdit, Ticket};
 use steering::SteeringQueue;
 use tools::ToolSet;
 
+pub use crate::store::Loaded as LoadedSession;
 pub use create::{CreateAgent, CreateError, Creation, ResumeAgent, Setup, SetupError};
 pub use dispose::AgentHandle;
 pub use hooks::{HookError, PromptDecision};

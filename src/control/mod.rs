@@ -13,7 +13,7 @@ use crate::agent::{Agent, AgentHost, AgentOptions};
 use crate::cancel::CancelSignal;
 use crate::channel::Latch;
 use crate::facts::{CancelScope, Fact};
-use crate::ids::{ActivationId, MessageId, SessionId, TaskId};
+use crate::ids::{ActivationId, SessionId, TaskId};
 use crate::message::{ContentBlock, Message, MessageSource, Role};
 use crate::points::Point;
 use crate::provider::{
@@ -460,7 +460,7 @@ impl SubagentControlService {
         }
         for (task, _) in &open {
             self.runtime.point(Point::TasksDrain).await;
-            self.tasks.terminal(task).await;
+            self.tasks.released(task).await;
         }
         self.disposed.set(());
     }

@@ -20,7 +20,6 @@ use crate::agent::{
 };
 use crate::cancel::CancelSignal;
 use crate::channel::Latch;
-use crate::error::ErrorCode;
 use crate::facts::Fact;
 use crate::ids::{OwnerId, SessionId};
 use crate::message::{Message, Role};
@@ -28,7 +27,7 @@ use crate::points::Point;
 use crate::runtime::{BoxFuture, Runtime, fresh_message_id, fresh_session_id, spawn};
 use crate::sections::steering::SteerRefusal;
 use crate::session::descriptor::Descriptor;
-use crate::session::{Draft, Event, TurnEndReason, fold};
+use crate::session::{Event, TurnEndReason, fold};
 use crate::vocabulary::{CancelCause, StopReason};
 
 use super::run::publish_result;
@@ -175,10 +174,6 @@ async fn start(
             (fresh_session_id(&*runtime), message, None)
         }
     };
-    let descriptor = descriptor
-        .map(|descriptor| Draft::descriptor(&descriptor))
-        .transpose()
-        .map_err(|error| SubagentError::Creation { code: error.code(), text: error.to_string() })?;
     let inherited_options = parent.options().clone();
     let create = CreateAgent {
         cwd: parent.session().header().cwd.clone(),

@@ -23,7 +23,7 @@ pub mod in_process;
 mod run;
 mod service;
 
-pub use run::Run;
+pub use run::{Run, publish_result};
 pub use service::{Registration, SubagentListener, SubagentService};
 
 /// What a provider can do beyond starting a child. `depth_limit` gates the request's `max_depth`.

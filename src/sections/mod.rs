@@ -4,6 +4,7 @@
 //! Sections are generic over what they hold and name only the cores, so that `tests/loom.rs` can
 //! include them by path with its own lock.
 
+pub mod admission;
 pub mod publication;
 pub mod settlement;
 pub mod slot;

@@ -21,6 +21,15 @@ pub fn wait_timeout(milliseconds: f64) -> Result<Duration, TaskError> {
 }
 
 impl TaskService {
+    /// Waits until the Task is settled and its waiters are released, without counting as one: it
+    /// tells nobody. Ready at once for a Task that is over or unknown.
+    pub async fn released(&self, id: &TaskId) {
+        let latch = self.table.lock().record(id).and_then(|record| record.latch().cloned());
+        if let Some(latch) = latch {
+            latch.wait().await;
+        }
+    }
+
     /// Waits until the Task is terminal and everything that follows its end is done (contract P8),
     /// or until `timeout`, which returns the live snapshot, or until `signal` fires, which fails
     /// with [`TaskError::WaitAborted`]. It never cancels the Task. A returned terminal snapshot
