@@ -6,11 +6,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::agent::hooks::AgentHooks;
 use crate::agent::tools::ToolRegistry;
 use crate::agent::{
     AgentHandle, AgentHost, AgentHostConfig, AgentOptions, CreateAgent, CreateError, ResumeAgent,
 };
-use crate::agent::hooks::AgentHooks;
 use crate::control::SubagentControlService;
 use crate::ids::SessionId;
 use crate::model::ModelClient;
@@ -91,8 +91,7 @@ impl Assembly {
     /// A provider could not be registered.
     pub fn new(config: AssemblyConfig) -> Result<Self, SubagentError> {
         let runtime = config.runtime;
-        let store =
-            config.disk.map(|disk| SessionStore::open(Arc::clone(&runtime), disk));
+        let store = config.disk.map(|disk| SessionStore::open(Arc::clone(&runtime), disk));
         let tools = Arc::new(ToolRegistry::default());
         let agents = AgentHost::new(AgentHostConfig {
             runtime: Arc::clone(&runtime),
@@ -103,29 +102,17 @@ impl Assembly {
             defaults: config.defaults,
             hooks: config.hooks,
         });
-        let tasks =
-            TaskService::new(Arc::clone(&runtime), TaskServiceConfig { wake: config.wake });
+        let tasks = TaskService::new(Arc::clone(&runtime), TaskServiceConfig { wake: config.wake });
         let subagents = SubagentService::new(Arc::clone(&runtime));
-        let providers = vec![
-            subagents.register(InProcess::spawn())?,
-            subagents.register(InProcess::fork())?,
-        ];
+        let providers =
+            vec![subagents.register(InProcess::spawn())?, subagents.register(InProcess::fork())?];
         let control = SubagentControlService::new(
             Arc::clone(&agents),
             Arc::clone(&tasks),
             Arc::clone(&subagents),
             store.clone(),
         );
-        Ok(Self {
-            runtime,
-            store,
-            agents,
-            tools,
-            tasks,
-            subagents,
-            control,
-            _providers: providers,
-        })
+        Ok(Self { runtime, store, agents, tools, tasks, subagents, control, _providers: providers })
     }
 
     /// Creates a parent agent under `id`.

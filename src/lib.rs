@@ -18,8 +18,5 @@ pub mod sections;
 pub mod task;
 pub mod provider;
 pub mod control;
-pub mod provider;
-pub mod control;
 pub mod tools;
-pub mod assembly;
 pub mod assembly;

@@ -32,7 +32,7 @@ pub(super) enum Beginning {
         /// The provider's name.
         provider: String,
         /// What to start.
-        request: ContinuableRequest,
+        request: Box<ContinuableRequest>,
     },
     /// A persisted child.
     Resume {
@@ -56,7 +56,7 @@ impl Driver {
     /// The activation's whole life. Its outcome is final: the run, if there was one, is disposed.
     pub(super) async fn run(self, beginning: Beginning) -> TaskOutcome {
         let begun = match beginning {
-            Beginning::Start { provider, request } => self.start(&provider, request).await,
+            Beginning::Start { provider, request } => self.start(&provider, *request).await,
             Beginning::Resume { message, store } => self.resume(message, &store).await,
         };
         match begun {
@@ -88,7 +88,11 @@ impl Driver {
 
     /// A cold resume (contract P5): the header is read without writing and authorises; the
     /// activation claims the child; the descriptor is folded; only then is the log repaired.
-    async fn resume(&self, message: Message, store: &Arc<SessionStore>) -> Result<Run, ControlError> {
+    async fn resume(
+        &self,
+        message: Message,
+        store: &Arc<SessionStore>,
+    ) -> Result<Run, ControlError> {
         self.runtime().point(Point::ResumeHeader).await;
         self.recheck()?;
         let header = store.read_header(&self.child).await.map_err(|e| self.unavailable(e))?;

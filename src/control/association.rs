@@ -179,7 +179,7 @@ impl<R: Clone, S: Clone> AssociationTable<R, S> {
         }
         let mut open: Vec<_> = self.associations().collect();
         open.sort_by_key(|association| association.activation.id);
-        for (child, _) in &self.children {
+        for child in self.children.keys() {
             touch_child(child, Access::Read);
         }
         let signals = open.into_iter().map(|a| (a.activation.task.clone(), a.signal.clone()));

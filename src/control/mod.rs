@@ -24,9 +24,7 @@ use crate::sections::admission::{self, Admitted, Locks, Wish};
 use crate::session::descriptor::{Descriptor, ToolFilter};
 use crate::store::SessionStore;
 use crate::sync::{LockClass, Mutex};
-use crate::task::{
-    Live, OwnerRef, TaskCancel, TaskOwner, TaskService, TaskSpec,
-};
+use crate::task::{Live, OwnerRef, TaskCancel, TaskService, TaskSpec};
 use crate::vocabulary::{CancelCause, RouteCode};
 
 mod activation;
@@ -176,7 +174,8 @@ impl SubagentControlService {
         let descriptor = self.descriptor(parent, &spec)?;
         let child = fresh_session_id(&*self.runtime);
         let message_id = fresh_message_id(&*self.runtime);
-        let message = Message::new(message_id, Role::User, spec.prompt.clone(), spec.source.clone());
+        let message =
+            Message::new(message_id, Role::User, spec.prompt.clone(), spec.source.clone());
         let wish = self.wish(parent, child.clone(), spec.label.clone(), true);
         let (activation, signal) = (wish.activation, wish.signal.clone());
         let task = match self.admit(parent, wish) {
@@ -196,6 +195,7 @@ impl SubagentControlService {
             persona: spec.persona,
         };
         let request = ContinuableRequest { request, message, child: child.clone(), descriptor };
+        let request = Box::new(request);
         let beginning = Beginning::Start { provider: spec.provider, request };
         self.drive(parent, &task, activation, child.clone(), signal, beginning);
         Ok(ContinuableStart { child, task })
@@ -249,11 +249,11 @@ impl SubagentControlService {
 
     /// Section (a).
     fn admit(&self, owner: &Agent, wish: Wish<CancelSignal>) -> Admitted<Live, Run> {
-        let as_owner: Arc<dyn TaskOwner> = AgentOwner::new(owner);
-        let links = TaskService::links(TaskCancel::Signal(wish.signal.clone()), Some(as_owner));
+        let cancel = TaskCancel::Signal(wish.signal.clone());
+        let links = TaskService::links(cancel, Some(AgentOwner::shared(owner)));
         let cleanup = self.tasks.owner_cleanup(owner.instance());
-        admission::admit(&self.runtime, &self.locks(), wish, links, || {
-            AgentOwner::attach(owner, cleanup)
+        admission::admit(&self.runtime, &self.locks(), wish, links, |registry, needs_cleanup| {
+            AgentOwner::new(owner.clone()).admit_in(registry, needs_cleanup.then_some(cleanup))
         })
     }
 
@@ -488,6 +488,7 @@ fn label_of(message: &Message) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::MessageId;
 
     fn label(text: &str) -> String {
         label_of(&Message::user(MessageId::new("m"), text, MessageSource::User))

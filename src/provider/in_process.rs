@@ -438,15 +438,8 @@ impl Driver {
             Durability::Required => {
                 let published = if code.is_some() { &StopReason::Error } else { &stop };
                 let agent = Some(self.agent.instance());
-                publish_result(
-                    &self.runtime,
-                    &self.signal,
-                    self.agent.id(),
-                    agent,
-                    published,
-                    code,
-                )
-                .is_some()
+                publish_result(&self.runtime, &self.signal, self.agent.id(), agent, published, code)
+                    .is_some()
             }
             // A foreground turn that completed stays completed, even if the cancel came later.
             Durability::BestEffort => {
@@ -496,4 +489,3 @@ struct ShortMark {
     mark: u64,
     length: u64,
 }
-

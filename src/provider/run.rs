@@ -146,8 +146,7 @@ impl Run {
     /// Live delivery: `None` if the provider has none, else the push and then its admission.
     pub fn steer(&self, message: Message) -> Option<Result<BoxAdmission, SteerError>> {
         let steer = self.inner.inner.steer()?;
-        let pushed =
-            contain_call(&self.inner.runtime, "subagent steer", || steer.steer(message));
+        let pushed = contain_call(&self.inner.runtime, "subagent steer", || steer.steer(message));
         Some(pushed.unwrap_or_else(|panicked| Err(SteerError::Other(panicked.to_string()))))
     }
 
@@ -171,15 +170,14 @@ impl RunInner {
         }
         let (runtime, info) = (Arc::clone(&self.runtime), self.info.clone());
         let (inner, disposed) = (Arc::clone(&self.inner), self.disposed.clone());
-        runtime
-            .fact(Fact::RunDisposeStarted { run: info.run, child: info.child.clone() });
+        runtime.fact(Fact::RunDisposeStarted { run: info.run, child: info.child.clone() });
         let disposal = async move {
             let outcome = match contain_call(&runtime, "run disposal", || inner.dispose()) {
                 Ok(disposal) => contain(&runtime, "run disposal", disposal).await,
                 Err(panicked) => Err(panicked),
             };
-            let outcome = outcome
-                .unwrap_or_else(|panicked| Err(DisposeError(panicked.to_string())));
+            let outcome =
+                outcome.unwrap_or_else(|panicked| Err(DisposeError(panicked.to_string())));
             let failed = outcome.is_err();
             runtime.fact(Fact::RunDisposed { run: info.run, child: info.child, failed });
             disposed.set(outcome);
