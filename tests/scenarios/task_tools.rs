@@ -398,7 +398,7 @@ async fn no_notice_follows_a_kill_a_wait_or_an_unowned_task() {
     assert!(notices(&owner).is_empty());
 }
 
-/// Scenario 206, from the other side: contract P7 gives a promised notice back, once, when the
+/// The other side of scenario 206: contract P7 gives a promised notice back, once, when the
 /// counted waiter is dropped before it took its snapshot.
 #[tokio::test]
 async fn a_dropped_waiter_gives_the_notice_back_once() {
