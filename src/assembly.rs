@@ -20,6 +20,18 @@ use crate::runtime::Runtime;
 use crate::session::fold;
 use crate::store::{CloseError, Disk, SessionStore};
 use crate::task::{TaskService, TaskServiceConfig, WakePolicy};
+use crate::tools::tasks::{TaskTools, TaskToolsConfig, TaskToolsError, TaskToolsLoaded};
+
+/// Why an assembly was not put together. Nothing stays mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum AssemblyError {
+    /// A provider could not be registered.
+    #[error(transparent)]
+    Provider(#[from] SubagentError),
+    /// The Task tools could not be loaded.
+    #[error(transparent)]
+    TaskTools(#[from] TaskToolsError),
+}
 
 /// What an assembly is made of.
 pub struct AssemblyConfig {
@@ -37,6 +49,8 @@ pub struct AssemblyConfig {
     pub hooks: Vec<Arc<dyn AgentHooks>>,
     /// Whether a Task's notice may wake its idle owner (contract P7).
     pub wake: WakePolicy,
+    /// How long the Task tools wait.
+    pub task_tools: TaskToolsConfig,
 }
 
 impl AssemblyConfig {
@@ -54,6 +68,7 @@ impl AssemblyConfig {
             defaults: AgentOptions::default(),
             hooks: Vec::new(),
             wake: WakePolicy::default(),
+            task_tools: TaskToolsConfig::default(),
         }
     }
 }
@@ -74,6 +89,7 @@ pub struct Assembly {
     pub subagents: Arc<SubagentService>,
     /// The continuable children.
     pub control: Arc<SubagentControlService>,
+    _task_tools: TaskToolsLoaded,
     _providers: Vec<Registration>,
 }
 
@@ -84,12 +100,13 @@ impl fmt::Debug for Assembly {
 }
 
 impl Assembly {
-    /// Puts the layers together, with the in-process providers `spawn` and `fork`.
+    /// Puts the layers together, with the in-process providers `spawn` and `fork` and the Task
+    /// tools, which attach the control surface that every start needs (contract I21).
     ///
     /// # Errors
     ///
-    /// A provider could not be registered.
-    pub fn new(config: AssemblyConfig) -> Result<Self, SubagentError> {
+    /// [`AssemblyError`]: a configuration out of its range.
+    pub fn new(config: AssemblyConfig) -> Result<Self, AssemblyError> {
         let runtime = config.runtime;
         let store = config.disk.map(|disk| SessionStore::open(Arc::clone(&runtime), disk));
         let tools = Arc::new(ToolRegistry::default());
@@ -106,13 +123,26 @@ impl Assembly {
         let subagents = SubagentService::new(Arc::clone(&runtime));
         let providers =
             vec![subagents.register(InProcess::spawn())?, subagents.register(InProcess::fork())?];
+        let task_tools =
+            TaskTools::new(Arc::clone(&runtime), Arc::clone(&tasks), config.task_tools)?;
+        let task_tools = task_tools.load(&tools)?;
         let control = SubagentControlService::new(
             Arc::clone(&agents),
             Arc::clone(&tasks),
             Arc::clone(&subagents),
             store.clone(),
         );
-        Ok(Self { runtime, store, agents, tools, tasks, subagents, control, _providers: providers })
+        Ok(Self {
+            runtime,
+            store,
+            agents,
+            tools,
+            tasks,
+            subagents,
+            control,
+            _task_tools: task_tools,
+            _providers: providers,
+        })
     }
 
     /// Creates a parent agent under `id`.
