@@ -25,6 +25,7 @@ use std::sync::Arc;
 use crate::cancel::CancelSignal;
 use crate::channel::{Bell, Latch, oneshot};
 use crate::error::ErrorCode;
+use crate::facts::Fact;
 use crate::ids::{OwnerId, SessionId};
 use crate::message::Message;
 use crate::points::Point;
@@ -250,23 +251,37 @@ impl Agent {
 
     // --- messages in --------------------------------------------------------------------------
 
-    /// Sends a prompt: it opens a turn of its own. False if the inbox is closed.
+    /// Sends a prompt: it opens a turn of its own. False if the inbox is closed or the message is
+    /// not lossless JSON.
     pub fn followup(&self, message: Message) -> bool {
         self.prompt(message, true)
     }
 
-    /// Queues a prompt that alone starts nothing. False if the inbox is closed.
+    /// Queues a prompt that alone starts nothing. False as for [`followup`](Self::followup).
     pub fn queue_quietly(&self, message: Message) -> bool {
         self.prompt(message, false)
     }
 
     fn prompt(&self, message: Message, wake: bool) -> bool {
         let message = Arc::new(message);
+        if self.check(&message).is_err() {
+            return false;
+        }
         let accepted = self.inbox().prompt(Arc::clone(&message), wake);
         if let Some(accepted) = &accepted {
             self.accepted(accepted, message);
         }
         accepted.is_some()
+    }
+
+    /// A message that no log takes is refused before it can spoil the batch it would be in.
+    fn check(&self, message: &Arc<Message>) -> Result<(), AppendError> {
+        let checked = Draft::user_message(Arc::clone(message)).check();
+        if checked.is_err() {
+            let (agent, message) = (self.inner.instance, message.id.clone());
+            self.inner.runtime.fact(Fact::MessageRefused { agent, message });
+        }
+        checked
     }
 
     fn accepted(&self, accepted: &Accepted, message: Arc<Message>) {
@@ -277,11 +292,15 @@ impl Agent {
     }
 
     /// Steers: the message joins the open turn at its next step, or opens a turn of its own. The
-    /// receipt of a closed inbox is rejected.
+    /// receipt is rejected at once if the inbox is closed or the message is not lossless JSON.
     pub fn steer(&self, message: Message) -> Receipt {
         let (sender, receiver) = oneshot();
         let message = Arc::new(message);
         let id = message.id.clone();
+        if self.check(&message).is_err() {
+            settle_one(sender, ReceiptOutcome::Rejected);
+            return Receipt::new(id, &self.inner, None, receiver);
+        }
         match self.inbox().steer(Arc::clone(&message), sender) {
             Ok(accepted) => {
                 self.accepted(&accepted, message);
@@ -308,6 +327,9 @@ impl Agent {
         let (sender, receiver) = oneshot();
         let message = Arc::new(message);
         let id = message.id.clone();
+        if self.check(&message).is_err() {
+            return Err(SteerRefusal::Invalid);
+        }
         match self.inbox().steer_running(captured, Arc::clone(&message), sender) {
             Ok(accepted) => {
                 self.accepted(&accepted, message);
@@ -328,6 +350,7 @@ impl Agent {
     /// [`InjectError`]; the message is nowhere.
     pub fn inject(&self, message: Message) -> Result<(), InjectError> {
         let message = Arc::new(message);
+        self.check(&message)?;
         let session = &self.inner.session;
         let appended = self.inbox().inject(&message, || {
             session.lock().append(vec![Draft::user_message(Arc::clone(&message))])

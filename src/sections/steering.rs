@@ -30,6 +30,8 @@ pub enum SteerRefusal {
     Captured,
     /// Its inbox is closed.
     Closed,
+    /// The message is not lossless JSON.
+    Invalid,
 }
 
 /// Receipts to settle after unlocking, with the messages they belong to.

@@ -344,6 +344,15 @@ impl Draft {
         self
     }
 
+    /// Whether the data is lossless JSON, whatever log it may be appended to (fact-sheet 2.1).
+    ///
+    /// # Errors
+    ///
+    /// [`AppendError::Lossy`](super::AppendError::Lossy).
+    pub fn check(&self) -> Result<(), super::AppendError> {
+        super::lossless::check(&self.body)
+    }
+
     /// `turn/start`.
     pub fn turn_start(turn: u64, trigger: TurnTrigger) -> Self {
         Self::new(EventBody::TurnStart { turn, trigger })

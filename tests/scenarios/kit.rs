@@ -16,7 +16,8 @@ use continuable::agent::{
 use continuable::facts::Fact;
 use continuable::ids::SessionId;
 use continuable::message::{Message, MessageSource};
-use continuable::model::{ModelRequest, ScriptedModel, Step};
+use continuable::model::ModelRequest;
+use continuable::model::script::{ScriptedModel, Step};
 use continuable::runtime::{BoxFuture, FactSubscription, Runtime, fresh_message_id};
 use continuable::session::{Event, EventBody, Session, TurnEndReason};
 use serde_json::json;
@@ -160,9 +161,7 @@ pub struct TestHooks {
 }
 
 /// Boxes a hook.
-pub fn hook<T, F>(
-    body: impl Fn(HookContext) -> F + Send + Sync + 'static,
-) -> Option<Hook<T>>
+pub fn hook<T, F>(body: impl Fn(HookContext) -> F + Send + Sync + 'static) -> Option<Hook<T>>
 where
     F: Future<Output = Result<T, HookError>> + Send + 'static,
 {

@@ -15,11 +15,15 @@ mod delegation;
 mod task_service;
 mod task_tools;
 mod agent_loop;
+mod agent_cancel;
 mod lifecycle;
 mod persistence;
 mod recorded;
 mod kit;
 mod task_kit;
+#[path = "../support/store.rs"]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+mod support;
 
 type Covered = &'static [(u16, &'static str)];
 
@@ -37,6 +41,7 @@ const TABLE: &[(&str, Covered)] = &[
     ("task_service", task_service::COVERED),
     ("task_tools", task_tools::COVERED),
     ("agent_loop", agent_loop::COVERED),
+    ("agent_cancel", agent_cancel::COVERED),
     ("lifecycle", lifecycle::COVERED),
     ("persistence", persistence::COVERED),
     ("recorded", recorded::COVERED),

@@ -10,11 +10,9 @@ use continuable::session::{Event, EventBody, Session, TurnEndReason};
 use continuable::store::{DiskOperation, Loaded, SessionStore, StoreError, TailCut};
 use continuable::vocabulary::CancelCause;
 
-#[path = "../support/store.rs"]
-#[allow(dead_code, reason = "each test binary uses a part of it")]
-mod support;
-
-use support::{Fault, Shelf, answer, header, header_line, id, is_inside, lines, open_turn, turn};
+use crate::support::{
+    Fault, Shelf, answer, header, header_line, id, is_inside, lines, open_turn, turn,
+};
 
 /// The scenario numbers this module covers, and the test that covers each.
 pub const COVERED: &[(u16, &str)] = &[
