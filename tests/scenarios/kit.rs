@@ -147,6 +147,8 @@ type PromptHook = Box<
         + Sync,
 >;
 
+type EventListener = Box<dyn Fn(&Agent, &AgentEvent) + Send + Sync>;
+
 /// Hooks that call what they were given, and remember every event.
 #[derive(Default)]
 pub struct TestHooks {
@@ -156,7 +158,7 @@ pub struct TestHooks {
     pub pre_tool: Option<Hook<Option<ToolOutput>>>,
     pub post_tool: Option<Hook<Option<ToolOutput>>>,
     pub recover: Option<Hook<Recovery>>,
-    pub on_event: Option<Box<dyn Fn(&Agent, &AgentEvent) + Send + Sync>>,
+    pub on_event: Option<EventListener>,
     pub events: Mutex<Vec<AgentEvent>>,
 }
 
