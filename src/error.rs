@@ -85,6 +85,10 @@ pub enum ErrorCode {
     DisposeFailed,
     /// The model failed.
     ModelFailed,
+    /// A foreground subagent ended without success.
+    SubagentFailed,
+    /// The operation needs a service that is not loaded.
+    ServiceUnavailable,
 }
 
 impl ErrorCode {
@@ -129,6 +133,8 @@ impl ErrorCode {
             Self::ProviderFailed => "PROVIDER_FAILED",
             Self::DisposeFailed => "DISPOSE_FAILED",
             Self::ModelFailed => "MODEL_FAILED",
+            Self::SubagentFailed => "SUBAGENT_FAILED",
+            Self::ServiceUnavailable => "SERVICE_UNAVAILABLE",
         }
     }
 }

@@ -162,7 +162,9 @@ points! {
     StoreSync,
     /// A retired session is about to be forgotten.
     StoreRetire,
-    /// The delegation tool is about to start a foreground run.
+    /// The delegation tool is about to start a child in the background.
+    BackgroundStart,
+    /// The delegation tool is about to start a run that it holds itself.
     ForegroundStart,
     /// The delegation tool is about to wait for a foreground run.
     ForegroundResult,

@@ -17,7 +17,9 @@ struct Inner {
     scope: CancelScope,
     key: u64,
     slot: Mutex<CancelSlot>,
-    fired: Latch<CancelCause>,
+    /// The cause, and what the canceller said of it.
+    fired: Latch<(CancelCause, Option<Arc<str>>)>,
+    kill_words: &'static str,
     runtime: Arc<dyn Runtime>,
 }
 
@@ -30,9 +32,18 @@ pub struct CancelSignal {
 impl CancelSignal {
     /// A fresh signal of `scope`.
     pub fn new(runtime: Arc<dyn Runtime>, scope: CancelScope) -> Self {
+        Self::killed_as(runtime, scope, CancelCause::Kill.reason())
+    }
+
+    /// A fresh signal of `scope` whose kills, unless they say more, are called `kill_words`.
+    pub fn killed_as(
+        runtime: Arc<dyn Runtime>,
+        scope: CancelScope,
+        kill_words: &'static str,
+    ) -> Self {
         let slot = Mutex::new(LockClass::Cancel, CancelSlot::default());
-        let inner = Inner { scope, key: fresh_key(), slot, fired: Latch::new(), runtime };
-        Self { inner: Arc::new(inner) }
+        let (key, fired) = (fresh_key(), Latch::new());
+        Self { inner: Arc::new(Inner { scope, key, slot, fired, kill_words, runtime }) }
     }
 
     /// What the signal cancels, as facts name it.
@@ -56,15 +67,30 @@ impl CancelSignal {
     /// Wakes the waiters after a `decision` about `cause` that was made through
     /// [`CancelSignal::lock`]. Runs with no lock held and takes none of ours.
     pub fn wake(&self, decision: CancelDecision, cause: CancelCause) {
+        self.wake_saying(decision, cause, None);
+    }
+
+    /// [`CancelSignal::wake`], with the canceller's own words for [`CancelSignal::reason`].
+    pub fn wake_saying(&self, decision: CancelDecision, cause: CancelCause, words: Option<&str>) {
         match decision {
             CancelDecision::Accepted => {
-                self.inner.fired.set(cause);
+                self.inner.fired.set((cause, words.map(Arc::from)));
             }
             CancelDecision::Already(first) => {
-                self.inner.fired.set(first);
+                self.inner.fired.set((first, None));
             }
             CancelDecision::AfterPublication => {}
         }
+    }
+
+    /// Why it fired, in words: the canceller's, else those of the cause. `None` until it fired.
+    pub fn reason(&self) -> Option<String> {
+        let (cause, words) = self.inner.fired.get()?;
+        let default = match cause {
+            CancelCause::Kill => self.inner.kill_words,
+            cause => cause.reason(),
+        };
+        Some(words.map_or_else(|| default.to_owned(), |words| words.to_string()))
     }
 
     /// Whether the waiters were woken. Takes no lock of ours, so it may be asked under any.
@@ -75,7 +101,7 @@ impl CancelSignal {
     /// Wakes the waiters if a cause was accepted. Runs with no lock held.
     pub fn fire(&self) {
         if let Some(cause) = self.cause() {
-            self.inner.fired.set(cause);
+            self.inner.fired.set((cause, None));
         }
     }
 
@@ -91,7 +117,7 @@ impl CancelSignal {
 
     /// Waits until a cancellation is accepted; ready at once if one was.
     pub async fn cancelled(&self) -> CancelCause {
-        self.inner.fired.wait().await
+        self.inner.fired.wait().await.0
     }
 
     /// Whether both are one signal.

@@ -8,16 +8,14 @@ use std::sync::Arc;
 
 use super::SubagentControlService;
 use super::association::Filled;
-use super::error::{ControlError, subagent_detail};
+use super::error::ControlError;
+use super::settle::settle_run;
 use crate::agent::Agent;
 use crate::cancel::CancelSignal;
-use crate::error::ErrorCode;
 use crate::ids::{ActivationId, SessionId};
 use crate::message::Message;
 use crate::points::Point;
-use crate::provider::{
-    ContinuableRequest, ResumeRequest, Run, SubagentError, SubagentResult, publish_result,
-};
+use crate::provider::{ContinuableRequest, ResumeRequest, Run, publish_result};
 use crate::runtime::Runtime;
 use crate::sections::admission;
 use crate::session::descriptor::{Descriptor, DescriptorError};
@@ -179,39 +177,7 @@ impl Driver {
         let place = (&self.child, self.activation);
         admission::fill(self.runtime(), &self.service.associations, place, run.id(), filled);
 
-        self.runtime().point(Point::RunResult).await;
-        let result = run.result().await;
-
-        self.runtime().point(Point::ResultPublish).await;
-        let outcome = self.outcome(&run, result);
-
-        self.runtime().point(Point::RunDispose).await;
-        let disposed = run.dispose().await;
-
-        self.runtime().point(Point::TaskSettle).await;
-        match disposed {
-            Ok(()) => outcome,
-            Err(error) => undisposed(outcome, &error.to_string()),
-        }
-    }
-
-    /// A cancellation accepted before the publication owns the outcome (contract P3). Providers
-    /// that publish themselves were first; for the others this is the publication.
-    fn outcome(&self, run: &Run, result: Result<SubagentResult, SubagentError>) -> TaskOutcome {
-        let (stop, code) = match &result {
-            Ok(result) => (result.stop.clone(), None),
-            Err(error) => (StopReason::Error, Some(error.code())),
-        };
-        let agent = run.local_agent();
-        let cancelled =
-            publish_result(self.runtime(), &self.signal, &self.child, agent, &stop, code);
-        if cancelled.is_some() {
-            return TaskOutcome::killed();
-        }
-        match result {
-            Ok(result) => settled(result),
-            Err(error) => TaskOutcome::failed(Some(error.code()), subagent_detail(&error)),
-        }
+        settle_run(self.runtime(), &self.signal, &run).await
     }
 
     /// Nothing was published; whatever had begun is rolled back.
@@ -254,29 +220,4 @@ fn usable(
         Ok(None) => Err(Unusable::Descriptor(None)),
         Err(error) => Err(Unusable::Descriptor(Some(error))),
     }
-}
-
-/// The outcome of a result that no cancellation preceded (fact-sheet 7.2).
-fn settled(result: SubagentResult) -> TaskOutcome {
-    match &result.stop {
-        StopReason::Completed => TaskOutcome::completed(result.text()),
-        StopReason::Aborted => TaskOutcome::killed(),
-        stop => {
-            let detail = match result.detail {
-                Some(detail) => format!("{}: {detail}", stop.word()),
-                None => stop.word().to_owned(),
-            };
-            TaskOutcome::failed(None, detail)
-        }
-    }
-}
-
-/// A failed disposal is never hidden, and hides nothing (contract I2).
-fn undisposed(outcome: TaskOutcome, error: &str) -> TaskOutcome {
-    let failed = format!("dispose failed: Error: {error}");
-    let detail = match outcome.detail {
-        Some(detail) => format!("{detail}; {failed}"),
-        None => failed,
-    };
-    TaskOutcome::failed(Some(ErrorCode::DisposeFailed), detail)
 }

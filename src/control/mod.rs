@@ -32,9 +32,11 @@ pub mod association;
 mod error;
 mod owner;
 pub mod route;
+mod settle;
 
 pub use error::{ControlError, subagent_detail};
 pub use owner::AgentOwner;
+pub use settle::settle_run;
 
 use activation::{Beginning, Driver};
 use association::AssociationTable;

@@ -155,8 +155,18 @@ impl Authority for TaskCancel {
 impl TaskCancel {
     /// Wakes whoever waits for the signal, after a decision made under a lock.
     pub(crate) fn wake(&self, decision: CancelDecision, cause: CancelCause) {
+        self.wake_saying(decision, cause, None);
+    }
+
+    /// The same, with the canceller's own words.
+    pub(crate) fn wake_saying(
+        &self,
+        decision: CancelDecision,
+        cause: CancelCause,
+        words: Option<&str>,
+    ) {
         if let Self::Signal(signal) = self {
-            signal.wake(decision, cause);
+            signal.wake_saying(decision, cause, words);
         }
     }
 }

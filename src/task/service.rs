@@ -312,7 +312,7 @@ impl TaskService {
             Ok(Kill::Answered { answer, wake, owner }) => {
                 drop(owner);
                 if let Some((cancel, decision)) = wake {
-                    cancel.wake(decision, cause);
+                    cancel.wake_saying(decision, cause, reason);
                 }
                 return ready(Ok(answer));
             }
