@@ -40,6 +40,14 @@ mod cancel {
 }
 
 #[path = "."]
+mod control {
+    #[path = "../src/control/association.rs"]
+    pub mod association;
+    #[path = "../src/control/route.rs"]
+    pub mod route;
+}
+
+#[path = "."]
 mod task {
     #[path = "../src/task/record.rs"]
     pub mod record;
@@ -49,6 +57,8 @@ mod task {
 
 #[path = "."]
 mod sections {
+    #[path = "../src/sections/admission.rs"]
+    pub mod admission;
     #[path = "../src/sections/publication.rs"]
     pub mod publication;
     #[path = "../src/sections/settlement.rs"]
@@ -119,6 +129,8 @@ mod sync {
     }
 }
 
+#[path = "loom/associations.rs"]
+mod associations;
 #[path = "loom/kit.rs"]
 mod kit;
 #[path = "loom/queues.rs"]

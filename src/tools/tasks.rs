@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::render;
 use crate::agent::Agent;
-use crate::agent::hooks::{AgentEvent, AgentHooks};
 use crate::agent::tools::{
     PromptSection, RegisterError, Tool, ToolDefinition, ToolGuard, ToolInvocation, ToolMode,
     ToolOutput, ToolRegistry,
@@ -21,7 +20,6 @@ use crate::ids::{SessionId, TaskId};
 use crate::message::{Message, MessageSource};
 use crate::points::Point;
 use crate::runtime::{BoxFuture, Runtime, fresh_message_id};
-use crate::session::highest_task_ordinals;
 use crate::task::{Attachment, NoticeWriter, TaskError, TaskService, TaskSnapshot, wait_timeout};
 use crate::vocabulary::KillAnswer;
 
@@ -262,22 +260,6 @@ impl NoticeWriter for Notices {
     fn notice(&self, task: &TaskSnapshot) -> Message {
         let source = MessageSource::Plugin { plugin: NOTICE_PLUGIN.to_owned() };
         Message::user(fresh_message_id(&*self.0), render::notice(task), source)
-    }
-}
-
-/// Raises the Task counters above everything a resumed agent's log names (contract P13). To be
-/// among the host's hooks.
-#[derive(Debug)]
-pub struct TaskCounters(pub Arc<TaskService>);
-
-impl AgentHooks for TaskCounters {
-    fn on_event(&self, agent: &Agent, event: &AgentEvent) {
-        if matches!(event, AgentEvent::SessionStart { resumed: true }) {
-            let events = agent.session().snapshot_from(0);
-            for (kind, highest) in highest_task_ordinals(&events) {
-                self.0.raise_counter(&kind, highest);
-            }
-        }
     }
 }
 

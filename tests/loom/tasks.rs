@@ -15,9 +15,9 @@ use crate::task::record::{OwnerRef, TaskLinks, TaskParts, TaskSpec, WaitStep, Wa
 use crate::task::table::TaskTable;
 use crate::vocabulary::{CancelCause, KillAnswer, TaskOutcome, TaskStatus};
 
-struct Parts;
+pub struct Parts;
 
-struct Caller;
+pub struct Caller;
 
 impl Waiter for Caller {
     fn gave_up(&self) -> bool {
