@@ -347,8 +347,9 @@ impl Steer for InProcessRun {
             Ok(receipt) => Ok(Box::pin(Steered { receipt })),
             Err(SteerRefusal::Captured) => Err(SteerError::Captured),
             Err(SteerRefusal::Cancelled) => Err(SteerError::Stopped),
-            Err(SteerRefusal::NotRunning | SteerRefusal::Closed | SteerRefusal::Invalid) => {
-                Err(SteerError::NotRunning)
+            Err(SteerRefusal::NotRunning | SteerRefusal::Closed) => Err(SteerError::NotRunning),
+            Err(SteerRefusal::Invalid) => {
+                Err(SteerError::Other("the message is not lossless JSON".to_owned()))
             }
         }
     }

@@ -17,7 +17,9 @@ use continuable::session::EventBody;
 use continuable::store::DiskOperation;
 use serde_json::json;
 
-use crate::kit::{Kit, TestHooks, asked, hook, prompt_hook, reasons, settle, story, wait_until};
+use crate::kit::{
+    Kit, TestHooks, asked, hook, plugin, prompt_hook, reasons, settle, story, wait_until,
+};
 use crate::support::Fault;
 
 /// The scenario numbers this module covers, and the test that covers each.
@@ -53,11 +55,6 @@ pub const COVERED: &[(u16, &str)] = &[
 /// Steers and lets go of the receipt.
 fn steer(kit: &Kit, agent: &Agent, text: &str) {
     agent.steer(kit.user(text)).detach();
-}
-
-fn plugin(agent: &Agent, text: &str) -> Message {
-    let source = MessageSource::Plugin { plugin: "test".to_owned() };
-    Message::user(fresh_message_id(&**agent.runtime()), text, source)
 }
 
 fn admitted(turn: u64, step: u64) -> ReceiptOutcome {

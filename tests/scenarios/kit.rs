@@ -98,11 +98,32 @@ impl Kit {
     where
         F: Future<Output = ToolOutput> + Send + 'static,
     {
-        let tool = FnTool {
-            name: name.to_owned(),
-            mode: ToolMode::Parallel,
-            body: Box::new(move |invocation| Box::pin(body(invocation))),
-        };
+        self.register(name, ToolMode::Parallel, body)
+    }
+
+    /// Registers a tool that runs `body` beside no other call.
+    pub fn exclusive_tool<F>(
+        &self,
+        name: &str,
+        body: impl Fn(ToolInvocation) -> F + Send + Sync + 'static,
+    ) -> ToolGuard
+    where
+        F: Future<Output = ToolOutput> + Send + 'static,
+    {
+        self.register(name, ToolMode::Exclusive, body)
+    }
+
+    fn register<F>(
+        &self,
+        name: &str,
+        mode: ToolMode,
+        body: impl Fn(ToolInvocation) -> F + Send + Sync + 'static,
+    ) -> ToolGuard
+    where
+        F: Future<Output = ToolOutput> + Send + 'static,
+    {
+        let body: ToolBody = Box::new(move |invocation| Box::pin(body(invocation)));
+        let tool = FnTool { name: name.to_owned(), mode, body };
         self.tools.register(Arc::new(tool)).expect("the name is free")
     }
 
@@ -263,6 +284,12 @@ fn call<T: Send + 'static>(
         Some(hook) => hook(context.clone()),
         None => Box::pin(async { Ok(default) }),
     }
+}
+
+/// A message of a plugin, such as injected context.
+pub fn plugin(agent: &Agent, text: &str) -> Message {
+    let source = MessageSource::Plugin { plugin: "test".to_owned() };
+    Message::user(fresh_message_id(&**agent.runtime()), text, source)
 }
 
 /// The log in short, without the stream and the request records: `turn 1`, `user hi`,
