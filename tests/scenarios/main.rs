@@ -20,6 +20,8 @@ mod lifecycle;
 mod persistence;
 mod recorded;
 mod kit;
+mod world;
+mod fake_provider;
 mod task_kit;
 #[path = "../support/store.rs"]
 #[allow(dead_code, reason = "each test binary uses a part of it")]

@@ -21,6 +21,8 @@ use continuable::store::{Disk, DiskOperation, DiskPath, SessionStore, StdDisk};
 pub enum Fault {
     /// It fails and changes nothing.
     Fail(io::ErrorKind),
+    /// The same, with these words.
+    FailSaying(io::ErrorKind, &'static str),
     /// A write leaves its first bytes and fails.
     Torn(usize, io::ErrorKind),
     /// A read returns at most so many bytes.
@@ -33,6 +35,8 @@ pub enum Fault {
 #[derive(Debug)]
 struct Rule {
     operation: DiskOperation,
+    /// Part of the paths it is for; empty for all.
+    inside: String,
     skip: usize,
     times: usize,
     fault: Fault,
@@ -49,7 +53,14 @@ pub struct FaultyDisk {
 impl FaultyDisk {
     /// The next `times` operations of that kind, after `skip` others, meet `fault`.
     pub fn fail(&self, operation: DiskOperation, skip: usize, times: usize, fault: Fault) {
-        let rule = Rule { operation, skip, times, fault };
+        let rule = Rule { operation, inside: String::new(), skip, times, fault };
+        self.rules.lock().expect("no panic inside").push(rule);
+    }
+
+    /// Every operation of that kind on a path that has `inside` in it meets `fault` from now on.
+    pub fn fail_inside(&self, inside: &str, operation: DiskOperation, fault: Fault) {
+        let inside = inside.to_owned();
+        let rule = Rule { operation, inside, skip: 0, times: usize::MAX, fault };
         self.rules.lock().expect("no panic inside").push(rule);
     }
 
@@ -77,9 +88,12 @@ impl FaultyDisk {
         asked.iter().any(|(found, _)| !matches!(found, List | Length | Read | Sync | SyncDirectory))
     }
 
-    fn strike(&self, operation: DiskOperation) -> Option<Fault> {
+    fn strike(&self, operation: DiskOperation, path: &DiskPath) -> Option<Fault> {
         let mut rules = self.rules.lock().expect("no panic inside");
-        let rule = rules.iter_mut().find(|rule| rule.operation == operation && rule.times > 0)?;
+        let path = path.to_string();
+        let rule = rules.iter_mut().find(|rule| {
+            rule.operation == operation && rule.times > 0 && path.contains(&rule.inside)
+        })?;
         if rule.skip > 0 {
             rule.skip -= 1;
             return None;
@@ -91,8 +105,9 @@ impl FaultyDisk {
     async fn meet(&self, operation: DiskOperation, path: &DiskPath) -> io::Result<Option<Fault>> {
         self.asked.lock().expect("no panic inside").push((operation, path.clone()));
         loop {
-            match self.strike(operation) {
+            match self.strike(operation, path) {
                 Some(Fault::Fail(kind)) => return Err(io::Error::new(kind, "told to fail")),
+                Some(Fault::FailSaying(kind, words)) => return Err(io::Error::new(kind, words)),
                 Some(Fault::Hold(began, gate)) => {
                     began.set(());
                     gate.wait().await;
