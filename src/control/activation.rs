@@ -4,9 +4,9 @@
 //! The Task's driver awaits [`Driver::run`]; the Task is terminal only after it, so only after the
 //! run's disposal.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use super::SubagentControlService;
+use super::Associations;
 use super::association::Filled;
 use super::error::ControlError;
 use super::settle::settle_run;
@@ -15,12 +15,13 @@ use crate::cancel::CancelSignal;
 use crate::ids::{ActivationId, SessionId};
 use crate::message::Message;
 use crate::points::Point;
-use crate::provider::{ContinuableRequest, ResumeRequest, Run, publish_result};
+use crate::provider::{ContinuableRequest, ResumeRequest, Run, SubagentService, publish_result};
 use crate::runtime::Runtime;
 use crate::sections::admission;
 use crate::session::descriptor::{Descriptor, DescriptorError};
 use crate::session::{SessionHeader, fold};
 use crate::store::{Loaded, SessionStore, StoreError, StoredSession};
+use crate::task::TaskService;
 use crate::vocabulary::{StopReason, TaskOutcome};
 
 /// How an activation begins.
@@ -43,7 +44,11 @@ pub(super) enum Beginning {
 
 /// What lives across the awaits of one activation.
 pub(super) struct Driver {
-    pub(super) service: Arc<SubagentControlService>,
+    pub(super) runtime: Arc<dyn Runtime>,
+    pub(super) associations: Associations,
+    pub(super) subagents: Arc<SubagentService>,
+    /// An activation keeps no service alive that it was started through.
+    pub(super) tasks: Weak<TaskService>,
     pub(super) activation: ActivationId,
     pub(super) child: SessionId,
     pub(super) parent: Agent,
@@ -64,7 +69,7 @@ impl Driver {
     }
 
     fn runtime(&self) -> &Arc<dyn Runtime> {
-        &self.service.runtime
+        &self.runtime
     }
 
     fn recheck(&self) -> Result<(), ControlError> {
@@ -81,7 +86,7 @@ impl Driver {
     ) -> Result<Run, ControlError> {
         self.runtime().point(Point::ProviderStart).await;
         self.recheck()?;
-        Ok(self.service.subagents.start_continuable(provider, request).await?)
+        Ok(self.subagents.start_continuable(provider, request).await?)
     }
 
     /// A cold resume (contract P5): the header is read without writing and authorises; the
@@ -115,7 +120,7 @@ impl Driver {
             descriptor,
             loaded,
         };
-        Ok(self.service.subagents.resume(&provider, request).await?)
+        Ok(self.subagents.resume(&provider, request).await?)
     }
 
     fn unavailable(&self, cause: StoreError) -> ControlError {
@@ -128,8 +133,7 @@ impl Driver {
         if header.parent_session.as_ref() != Some(self.parent.id()) {
             return Err(ControlError::Unauthorized { child });
         }
-        let service = &self.service;
-        admission::authorise(self.runtime(), &service.associations, &self.child, self.activation)
+        admission::authorise(self.runtime(), &self.associations, &self.child, self.activation)
             .map_err(|task| ControlError::Held { child, task })
     }
 
@@ -164,8 +168,9 @@ impl Driver {
     /// The child may own Tasks of its own again: their ids must not repeat those of its log
     /// (contract P13).
     fn raise_counters(&self, loaded: &Loaded) {
+        let Some(tasks) = self.tasks.upgrade() else { return };
         for (kind, highest) in fold::highest_task_ordinals(&loaded.events) {
-            self.service.tasks.raise_counter(&kind, highest);
+            tasks.raise_counter(&kind, highest);
         }
     }
 
@@ -175,7 +180,7 @@ impl Driver {
         self.runtime().point(Point::AssociationFill).await;
         let filled = Filled { run: run.clone(), agent: run.local_agent() };
         let place = (&self.child, self.activation);
-        admission::fill(self.runtime(), &self.service.associations, place, run.id(), filled);
+        admission::fill(self.runtime(), &self.associations, place, run.id(), filled);
 
         settle_run(self.runtime(), &self.signal, &run).await
     }

@@ -23,7 +23,10 @@ pub enum ControlError {
     /// The composition cannot be kept durably.
     #[error("the subagent's composition is not losslessly JSON-serializable: {0}")]
     Composition(#[from] DescriptorError),
-    /// The Task service, or the closing control service, refused the Task.
+    /// The control service is closing.
+    #[error("the subagent control service is closing; the message was not delivered")]
+    Closing,
+    /// The Task service refused the Task.
     #[error("{0}")]
     Task(#[from] TaskRefusal),
     /// A live agent of that id has no activation here (contract I14).
@@ -137,6 +140,7 @@ impl ControlError {
         match self {
             Self::PersistenceUnavailable => ErrorCode::PersistenceUnavailable,
             Self::InvalidId(_) | Self::Composition(_) => ErrorCode::InvalidInput,
+            Self::Closing => ErrorCode::Closing,
             Self::Task(refusal) => refusal.code(),
             Self::OutsideOwnership { .. } | Self::NotAssociated { .. } => {
                 ErrorCode::OwnershipConflict

@@ -6,8 +6,8 @@
 
 use std::fmt;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 use crate::agent::{Agent, AgentHost, AgentOptions};
 use crate::cancel::CancelSignal;
@@ -21,6 +21,7 @@ use crate::provider::{
 };
 use crate::runtime::{Runtime, fresh_message_id, fresh_session_id, spawn};
 use crate::sections::admission::{self, Admitted, Locks, Wish};
+use crate::sections::settlement::{self, Teardown};
 use crate::session::descriptor::{Descriptor, ToolFilter};
 use crate::store::SessionStore;
 use crate::sync::{LockClass, Mutex};
@@ -110,15 +111,18 @@ pub struct Delivery {
     pub task: TaskId,
 }
 
-/// Owns the ids, associations and routes of continuable children.
+/// The table, shared with the activations, which do not keep the service alive.
+type Associations = Arc<Mutex<AssociationTable<Run, CancelSignal>>>;
+
+/// Owns the ids, associations and routes of continuable children. Dropping it requests its disposal
+/// (contract P17).
 pub struct SubagentControlService {
-    me: Weak<Self>,
     runtime: Arc<dyn Runtime>,
     agents: Arc<AgentHost>,
     tasks: Arc<TaskService>,
     subagents: Arc<SubagentService>,
     store: Option<Arc<SessionStore>>,
-    associations: Mutex<AssociationTable<Run, CancelSignal>>,
+    associations: Associations,
     activations: AtomicU64,
     disposed: Latch<()>,
 }
@@ -138,14 +142,14 @@ impl SubagentControlService {
         store: Option<Arc<SessionStore>>,
     ) -> Arc<Self> {
         let runtime = Arc::clone(&agents.config().runtime);
-        Arc::new_cyclic(|me| Self {
-            me: me.clone(),
+        let table = AssociationTable::default();
+        Arc::new(Self {
             runtime,
             agents,
             tasks,
             subagents,
             store,
-            associations: Mutex::new(LockClass::Association, AssociationTable::default()),
+            associations: Arc::new(Mutex::new(LockClass::Association, table)),
             activations: AtomicU64::new(0),
             disposed: Latch::new(),
         })
@@ -178,11 +182,12 @@ impl SubagentControlService {
         let message_id = fresh_message_id(&*self.runtime);
         let message =
             Message::new(message_id, Role::User, spec.prompt.clone(), spec.source.clone());
-        let wish = self.wish(parent, child.clone(), spec.label.clone(), true);
+        let wish = self.wish(parent, child.clone(), spec.label.clone(), None);
         let (activation, signal) = (wish.activation, wish.signal.clone());
         let task = match self.admit(parent, wish) {
             Admitted::Installed(task) => task,
             Admitted::Refused(refusal, _links) => return Err(refusal.into()),
+            Admitted::Closing(_links) => return Err(ControlError::Closing),
             Admitted::Routed(route, _links) => return Err(self.undelivered(&child, &route)),
         };
         let request = StartRequest {
@@ -226,7 +231,7 @@ impl SubagentControlService {
         owner: &Agent,
         child: SessionId,
         label: String,
-        initial: bool,
+        message: Option<&Message>,
     ) -> Wish<CancelSignal> {
         let activation = ActivationId(self.activations.fetch_add(1, Ordering::Relaxed) + 1);
         let scope = CancelScope::Activation { activation, child: child.clone() };
@@ -244,7 +249,8 @@ impl SubagentControlService {
             child,
             owner,
             activation,
-            initial,
+            message: message.map(|message| (message.id.clone(), message.source.clone())),
+            persistent: self.store.is_some(),
             now: self.runtime.now(),
         }
     }
@@ -278,17 +284,21 @@ impl SubagentControlService {
         signal: CancelSignal,
         beginning: Beginning,
     ) {
-        let Some(service) = self.me.upgrade() else { return };
         let remove = {
-            let (service, child) = (self.me.clone(), child.clone());
-            move || {
-                if let Some(service) = service.upgrade() {
-                    let (facts, table) = (&service.runtime, &service.associations);
-                    drop(admission::remove(facts, table, &child, activation));
-                }
-            }
+            let (facts, table) = (Arc::clone(&self.runtime), Arc::clone(&self.associations));
+            let child = child.clone();
+            move || drop(admission::remove(&facts, &table, &child, activation))
         };
-        let driver = Driver { service, activation, child, parent: parent.clone(), signal };
+        let driver = Driver {
+            runtime: Arc::clone(&self.runtime),
+            associations: Arc::clone(&self.associations),
+            subagents: Arc::clone(&self.subagents),
+            tasks: Arc::downgrade(&self.tasks),
+            activation,
+            child,
+            parent: parent.clone(),
+            signal,
+        };
         self.tasks.drive(task, Box::pin(driver.run(beginning)), Some(Box::new(remove)));
     }
 
@@ -334,44 +344,23 @@ impl SubagentControlService {
         if signal.is_some_and(CancelSignal::is_cancelled) {
             return Err(ControlError::Cancelled { child: child.clone() });
         }
-        let Some(store) = self.store.clone() else {
-            return Err(ControlError::PersistenceUnavailable);
-        };
-        let wish = self.wish(sender, child.clone(), label_of(&message), false);
+        let wish = self.wish(sender, child.clone(), label_of(&message), Some(&message));
         let (activation, own) = (wish.activation, wish.signal.clone());
         match self.admit(sender, wish) {
             Admitted::Installed(task) => {
-                self.routed(sender, child, &message, RouteCode::Started, &task);
+                let store = self.store.clone().expect("the section starts nothing without a store");
                 let beginning = Beginning::Resume { message, store };
                 self.drive(sender, &task, activation, child.clone(), own, beginning);
                 Ok(Delivery { route: RouteCode::Started, task })
             }
             Admitted::Refused(refusal, _links) => Err(refusal.into()),
+            Admitted::Closing(_links) => Err(ControlError::Closing),
             Admitted::Routed(Route::Steer { task, run }, _links) => {
-                self.routed(sender, child, &message, RouteCode::Steered, &task);
                 self.steer(child, &run, message, signal).await?;
                 Ok(Delivery { route: RouteCode::Steered, task })
             }
             Admitted::Routed(route, _links) => Err(self.undelivered(child, &route)),
         }
-    }
-
-    fn routed(
-        &self,
-        sender: &Agent,
-        child: &SessionId,
-        message: &Message,
-        route: RouteCode,
-        task: &TaskId,
-    ) {
-        self.runtime.fact(Fact::SendRouted {
-            message: message.id.clone(),
-            child: child.clone(),
-            sender: sender.instance(),
-            source: message.source.clone(),
-            route,
-            task: task.clone(),
-        });
     }
 
     /// Steers, and waits for the admission. A lost race is the answer; there is no second route.
@@ -440,31 +429,49 @@ impl SubagentControlService {
     /// and is done when their Tasks are terminal. Every caller awaits the same completion.
     pub fn dispose(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let disposed = self.disposed.clone();
-        let open = {
-            let mut associations = self.associations.lock();
-            let open = associations.close();
-            if open.is_some() {
-                self.runtime.fact(Fact::ControlClosing);
-            }
-            open
-        };
-        if let (Some(open), Some(service)) = (open, self.me.upgrade()) {
-            let closing = async move { service.close(open).await };
+        if let Some(open) = self.refuse_everything() {
+            let (runtime, tasks) = (Arc::clone(&self.runtime), Arc::clone(&self.tasks));
+            let disposed = disposed.clone();
+            let closing = async move {
+                for task in &open {
+                    runtime.point(Point::TaskCancel).await;
+                    cancel(&runtime, &tasks, task);
+                }
+                for task in &open {
+                    runtime.point(Point::TasksDrain).await;
+                    tasks.released(task).await;
+                }
+                disposed.set(());
+            };
             spawn(&self.runtime, "control service disposal", closing).detach();
         }
         async move { disposed.wait().await }
     }
 
-    async fn close(self: Arc<Self>, open: Vec<(TaskId, CancelSignal)>) {
-        for (_, signal) in &open {
-            self.runtime.point(Point::TasksDrain).await;
-            signal.cancel(CancelCause::ControlDisposed);
+    /// The first section of closing; the Tasks of the activations that are left, once.
+    fn refuse_everything(&self) -> Option<Vec<TaskId>> {
+        let mut associations = self.associations.lock();
+        let open = associations.close()?;
+        self.runtime.fact(Fact::ControlClosing);
+        Some(open.into_iter().map(|(task, _)| task).collect())
+    }
+}
+
+/// Section (c) of a closing service: accepts the cancellation and marks the Task stopping.
+fn cancel(runtime: &Arc<dyn Runtime>, tasks: &TaskService, task: &TaskId) {
+    let cause = CancelCause::ControlDisposed;
+    if let Teardown::Wake(signal, decision) =
+        settlement::tear_down(tasks.table(), task, cause, runtime)
+    {
+        signal.wake(decision, cause);
+    }
+}
+
+impl Drop for SubagentControlService {
+    fn drop(&mut self) {
+        for task in self.refuse_everything().unwrap_or_default() {
+            cancel(&self.runtime, &self.tasks, &task);
         }
-        for (task, _) in &open {
-            self.runtime.point(Point::TasksDrain).await;
-            self.tasks.released(task).await;
-        }
-        self.disposed.set(());
     }
 }
 

@@ -199,6 +199,7 @@ pub enum SubagentError {
         /// The child.
         child: SessionId,
         /// What the store said.
+        #[source]
         cause: Arc<dyn std::error::Error + Send + Sync>,
     },
     /// The transport or the provider's own machinery failed.

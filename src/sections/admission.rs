@@ -6,10 +6,12 @@ use crate::control::association::{Activation, AssociationTable, Filled};
 use crate::control::route::{self, Route};
 use crate::error::ErrorCode;
 use crate::facts::{Fact, FactSink};
-use crate::ids::{ActivationId, OwnerId, RunId, SessionId, TaskId};
+use crate::ids::{ActivationId, MessageId, OwnerId, RunId, SessionId, TaskId};
+use crate::message::MessageSource;
 use crate::sync::Mutex;
 use crate::task::record::{OwnerRef, TaskLinks, TaskParts, TaskSpec};
 use crate::task::table::{OwnerGone, TaskRefusal, TaskTable};
+use crate::vocabulary::RouteCode;
 
 /// The locks of the section, in their order.
 pub struct Locks<'a, T: TaskParts, A, R, S> {
@@ -33,8 +35,11 @@ pub struct Wish<S> {
     pub signal: S,
     /// What the Task is.
     pub spec: TaskSpec,
-    /// Whether it is the first activation of a fresh child, which it holds at once.
-    pub initial: bool,
+    /// The message to route; `None` for the first activation of a fresh child, which it holds at
+    /// once.
+    pub message: Option<(MessageId, MessageSource)>,
+    /// Whether there is a session store: without one nothing is started.
+    pub persistent: bool,
     /// Now, in milliseconds since the Unix epoch.
     pub now: u64,
 }
@@ -43,10 +48,12 @@ pub struct Wish<S> {
 pub enum Admitted<T: TaskParts, R> {
     /// A Task was registered and its association installed.
     Installed(TaskId),
-    /// The message takes another route; nothing was changed.
+    /// The message takes another route, or would need a store to start; nothing was changed.
     Routed(Route<R>, TaskLinks<T>),
     /// Refused; nothing was changed.
     Refused(TaskRefusal, TaskLinks<T>),
+    /// The control service is closing; nothing was changed.
+    Closing(TaskLinks<T>),
 }
 
 /// Decides the route and, if that is a fresh activation, registers its Task and installs it.
@@ -65,7 +72,7 @@ where
     R: Clone,
     S: Clone,
 {
-    let Wish { child, owner, activation, signal, spec, initial, now } = wish;
+    let Wish { child, owner, activation, signal, spec, message, persistent, now } = wish;
     let mut associations = locks.associations.lock();
     let mut tasks = locks.tasks.lock();
     let registry = locks.registry.lock();
@@ -74,14 +81,31 @@ where
         Admitted::Refused(refusal, links)
     };
     if associations.is_closing() {
-        return refuse(TaskRefusal::Closing, &tasks, links);
+        tasks.refused(&spec, &TaskRefusal::Closing, facts);
+        return Admitted::Closing(links);
     }
     let live = registry.instance_of(&child);
     let status = |task: &TaskId| tasks.record(task).map(|record| record.status());
     let association = associations.find(&child, &owner.session);
     let route = route::decide(association, &owner.session, live, status);
-    if !matches!(route, Route::Start) {
-        return Admitted::Routed(route, links);
+    let routed = |route, task: &TaskId| {
+        if let Some((message, source)) = message.clone() {
+            let (child, sender, task) = (child.clone(), owner.instance, task.clone());
+            facts.record(Fact::SendRouted { message, child, sender, source, route, task });
+        }
+    };
+    match &route {
+        Route::Start if persistent => {}
+        Route::Steer { task, .. } => {
+            // A closing owner neither starts nor sends (contract P16); of a start `admits` asks.
+            if let Some(why) = gone(&registry, &owner) {
+                let refusal = TaskRefusal::OwnerUnavailable { session: owner.session.clone(), why };
+                return refuse(refusal, &tasks, links);
+            }
+            routed(RouteCode::Steered, task);
+            return Admitted::Routed(route, links);
+        }
+        _ => return Admitted::Routed(route, links),
     }
     let preflight = match tasks.preflight(&spec, facts) {
         Ok(preflight) => preflight,
@@ -95,6 +119,7 @@ where
         tasks.cleanup_attached(owner.instance);
     }
     let task = tasks.register(spec, links, now, facts);
+    let initial = message.is_none();
     let installed = Activation {
         id: activation,
         task: task.clone(),
@@ -108,8 +133,18 @@ where
         owner: owner.instance,
         resumed: !initial,
     });
+    routed(RouteCode::Started, &task);
     associations.install(child, installed, signal, initial);
     Admitted::Installed(task)
+}
+
+/// Why `owner` may not act: it is closing, or not the registered instance.
+fn gone<A: Clone>(registry: &Registry<A>, owner: &OwnerRef) -> Option<OwnerGone> {
+    if registry.is_current(owner.instance) {
+        return None;
+    }
+    let published = registry.instance_of(&owner.session) == Some(owner.instance);
+    Some(if published { OwnerGone::Closing } else { OwnerGone::NotRegistered })
 }
 
 /// The persisted header authorised the activation (contract P5). The holder's Task if another one

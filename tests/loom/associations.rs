@@ -8,8 +8,9 @@ use crate::agent::registry::Registry;
 use crate::control::association::{AssociationTable, Filled};
 use crate::control::route::Route;
 use crate::facts::{Fact, FactSink};
-use crate::ids::{ActivationId, OwnerId, RunId, SessionId, TaskId};
+use crate::ids::{ActivationId, MessageId, OwnerId, RunId, SessionId, TaskId};
 use crate::kit::{Facts, SharedSlot, Verdict, explore};
+use crate::message::MessageSource;
 use crate::sections::admission::{self, Admitted, Locks, Wish};
 use crate::sections::settlement;
 use crate::sync::{LockClass, Mutex};
@@ -87,7 +88,8 @@ impl World {
             activation: ActivationId(activation),
             signal,
             spec: spec(activation),
-            initial: false,
+            message: Some((MessageId::new("m"), MessageSource::User)),
+            persistent: true,
             now: 0,
         };
         let admits = |registry: &Registry<()>, _cleanup: bool| admits(registry);
@@ -111,7 +113,7 @@ fn owner_is_open(registry: &Registry<()>) -> Result<(), OwnerGone> {
 fn word(sent: &Sent) -> &'static str {
     match sent {
         Admitted::Installed(_) => "started",
-        Admitted::Refused(..) => "refused",
+        Admitted::Refused(..) | Admitted::Closing(_) => "refused",
         Admitted::Routed(Route::Starting { .. }, _) => "starting",
         Admitted::Routed(Route::Conflict(_), _) => "conflict",
         Admitted::Routed(Route::NotRunning { .. }, _) => "not running",
