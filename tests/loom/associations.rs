@@ -358,7 +358,7 @@ fn a_terminal_wait_finds_the_association_gone() {
         remove(world);
         release(world, task);
     };
-    explore(end_and_send_again(sound)).is_sound(&outcomes, 43);
+    explore(end_and_send_again(sound)).is_sound(&outcomes, 44);
 }
 
 #[test]
