@@ -70,8 +70,8 @@ text_id! {
     SessionId
 }
 text_id! {
-    /// The id of a Task: `<kind>-<n>`, counted from 1 per kind and owner (contract P13). Predictable,
-    /// so never a secret.
+    /// The id of a Task: `<kind>-<n>`, counted from 1 per kind (contract P13). Predictable, so never a
+    /// secret.
     TaskId
 }
 text_id! {

@@ -113,8 +113,14 @@ impl Turn {
         Ok(seq)
     }
 
-    /// The hooks before, the body, the hooks after.
+    /// One call, with the tool's own last word on its result.
     async fn run_body(&self, call: &ToolCall) -> ToolOutput {
+        let output = self.run_hooked(call).await;
+        self.agent.tools().shape(&self.agent, &call.name, &call.arguments, output).await
+    }
+
+    /// The hooks before, the body, the hooks after.
+    async fn run_hooked(&self, call: &ToolCall) -> ToolOutput {
         if let Some(refusal) = self.agent.tools().guard() {
             return refusal;
         }

@@ -18,7 +18,7 @@ use super::structured::StructuredCapture;
 use crate::cancel::CancelSignal;
 use crate::error::ErrorCode;
 use crate::message::{ContentBlock, Message};
-use crate::runtime::{BoxFuture, Runtime, contain, contain_call};
+use crate::runtime::{BoxFuture, Runtime, contain};
 use crate::session::{RawJson, ToolErrorInfo, ToolFilter};
 use crate::sync::{Access, LockClass, Mutex, ObjectKind, key_of, touch};
 
@@ -125,10 +125,15 @@ pub trait Tool: Send + Sync {
     fn call(&self, invocation: ToolInvocation) -> BoxFuture<'static, ToolOutput>;
 
     /// The last word on a result of a call of this tool, whoever made it: the body, a hook that
-    /// denied or replaced it, a failure. For size limits; it must not wait.
-    fn shape(&self, agent: &Agent, arguments: &Value, output: ToolOutput) -> ToolOutput {
+    /// denied or replaced it, a failure. For size limits.
+    fn shape(
+        &self,
+        agent: &Agent,
+        arguments: &Value,
+        output: ToolOutput,
+    ) -> BoxFuture<'static, ToolOutput> {
         let _unused = (agent, arguments);
-        output
+        Box::pin(std::future::ready(output))
     }
 }
 
@@ -467,7 +472,7 @@ impl ToolSet {
 impl ToolSet {
     /// [`Tool::shape`] for a finished call with the raw argument text `arguments`. A panic leaves
     /// the output as it was.
-    pub fn shape(
+    pub async fn shape(
         &self,
         agent: &Agent,
         name: &str,
@@ -477,11 +482,9 @@ impl ToolSet {
         let (Some(registered), Ok(arguments)) = (self.find(name), parse(arguments)) else {
             return output;
         };
-        let kept = output.clone();
-        let shaped = contain_call(agent.runtime(), "tool shape", || {
-            registered.tool.shape(agent, &arguments, output)
-        });
-        shaped.unwrap_or(kept)
+        let shaped = output.clone();
+        let shape = async move { registered.tool.shape(agent, &arguments, shaped).await };
+        contain(agent.runtime(), "tool shape", shape).await.unwrap_or(output)
     }
 }
 

@@ -122,11 +122,11 @@ impl TaskTools {
         if arguments.get("wait").and_then(Value::as_bool).unwrap_or(false) {
             let timeout = match self.timeout(arguments) {
                 Ok(timeout) => timeout,
-                Err(error) => return self.failed(&id, caller, &error),
+                Err(error) => return self.failed(&id, caller, &error).await,
             };
             let waited = self.tasks.wait(&id, caller, Some(timeout), signal).await;
             if let Err(error) = waited {
-                return self.failed(&id, caller, &error);
+                return self.failed(&id, caller, &error).await;
             }
             self.runtime.point(Point::TaskRead).await;
         }
@@ -136,7 +136,7 @@ impl TaskTools {
                 let text = render::output(&read.text, &read.snapshot);
                 ToolOutput { value: Some(value), ..ToolOutput::text(text) }
             }
-            Err(error) => self.failed(&id, caller, &error),
+            Err(error) => self.failed(&id, caller, &error).await,
         }
     }
 
@@ -162,15 +162,12 @@ impl TaskTools {
         let killed = self.tasks.kill(&id, caller, reason).await;
         let answer = match killed {
             Ok(answer) => answer,
-            Err(error) => {
-                self.runtime.point(Point::TaskRead).await;
-                return self.failed(&id, caller, &error);
-            }
+            Err(error) => return self.failed(&id, caller, &error).await,
         };
         self.runtime.point(Point::TaskRead).await;
         let task = match self.tasks.get(&id, caller) {
             Ok(task) => task,
-            Err(error) => return self.failed(&id, caller, &error),
+            Err(error) => return self.failed(&id, caller, &error).await,
         };
         let (outcome, text) = match answer {
             KillAnswer::Requested => {
@@ -186,7 +183,13 @@ impl TaskTools {
         bounded(output, task.output_limit_bytes)
     }
 
-    fn failed(&self, id: &TaskId, caller: Option<&SessionId>, error: &TaskError) -> ToolOutput {
+    async fn failed(
+        &self,
+        id: &TaskId,
+        caller: Option<&SessionId>,
+        error: &TaskError,
+    ) -> ToolOutput {
+        self.runtime.point(Point::TaskRead).await;
         let output = ToolOutput::failed("TaskError", error.code().word(), error.to_string());
         bounded(output, self.limit(id, caller))
     }
@@ -319,12 +322,19 @@ impl Tool for TaskTool {
         ToolMode::Parallel
     }
 
-    fn shape(&self, agent: &Agent, arguments: &Value, output: ToolOutput) -> ToolOutput {
+    fn shape(
+        &self,
+        agent: &Agent,
+        arguments: &Value,
+        output: ToolOutput,
+    ) -> BoxFuture<'static, ToolOutput> {
+        let (all, caller, arguments) = (self.all.clone(), agent.id().clone(), arguments.clone());
         match self.operation {
-            Operation::List => output,
-            Operation::Output | Operation::Kill => {
-                self.all.bound(Some(agent.id()), arguments, output)
-            }
+            Operation::List => Box::pin(std::future::ready(output)),
+            Operation::Output | Operation::Kill => Box::pin(async move {
+                all.runtime.point(Point::TaskRead).await;
+                all.bound(Some(&caller), &arguments, output)
+            }),
         }
     }
 
@@ -333,6 +343,7 @@ impl Tool for TaskTool {
         Box::pin(async move {
             let ToolInvocation { arguments, agent, signal, .. } = invocation;
             let caller = Some(agent.id());
+            all.runtime.point(Point::ToolBody).await;
             match operation {
                 Operation::Output => all.output(caller, &arguments, Some(signal)).await,
                 Operation::List => all.list(caller),

@@ -14,6 +14,7 @@ mod descriptor;
 mod delegation;
 mod task_service;
 mod task_tools;
+mod task_agents;
 mod agent_loop;
 mod agent_cancel;
 mod lifecycle;
