@@ -259,7 +259,7 @@ async fn the_tool_is_there_while_its_provider_is() {
     assert!(wording().is_none(), "a dropped instance never mounts");
 }
 
-/// Scenario 138; reference bug 19.
+/// Scenario 138. And reference bug 19.
 #[tokio::test]
 async fn a_foreground_run_is_disposed_once_and_no_failure_hides_another() {
     let (world, provider, _mount) = faked(Play::Stop(StopReason::Completed));
@@ -290,7 +290,7 @@ async fn a_foreground_run_is_disposed_once_and_no_failure_hides_another() {
     assert_eq!(provider.disposals(), 3);
 }
 
-/// Scenario 139; contract P17 for the call that is dropped.
+/// Scenario 139. Contract P17 for the call that is dropped.
 #[tokio::test]
 async fn the_calls_signal_is_the_runs() {
     let (world, provider, _mount) = faked(Play::Hang);
@@ -490,7 +490,7 @@ async fn nobody_starts_a_child_that_no_tool_could_continue() {
     assert_eq!(world.control.activations(), 0);
 }
 
-/// Scenario 149; reference bug 3.
+/// Scenario 149. And reference bug 3.
 #[tokio::test]
 async fn nobody_starts_a_child_that_its_own_tools_could_not_continue() {
     let world = World::new([Step::say("the answer")]);
