@@ -11,7 +11,8 @@ use continuable::session::{Draft, Event, Session, SessionHeader, TurnEndReason, 
 use continuable::store::disk::{DiskOperation, DiskPath};
 use continuable::store::{Loaded, SessionStore, StoreError};
 use continuable_sim::disk::{
-    CrashChoices, CrashQuestion, DiskError, DiskFault, LoseNothing, LoseUnsynced, SimDisk,
+    CrashChoices, CrashQuestion, DiskError, DiskFault, DiskFaults, FaultRule, FaultRules,
+    LoseNothing, LoseUnsynced, SimDisk,
 };
 
 fn id() -> SessionId {
@@ -169,36 +170,65 @@ async fn a_crash_at_every_operation_keeps_everything_confirmed() {
     }
 }
 
-/// A failed operation: once or from then on; changing nothing, or leaving torn bytes.
+/// One operation, and then the next ones of its kind, fail: changing nothing, or leaving torn bytes.
+struct Strikes {
+    at: u64,
+    times: u64,
+    torn: bool,
+    struck: Mutex<Option<(DiskOperation, u64)>>,
+}
+
+impl DiskFaults for Strikes {
+    fn decide(&self, operation: DiskOperation, _: &DiskPath, ordinal: u64) -> Option<DiskFault> {
+        let mut struck = self.struck.lock().expect("no panic inside");
+        if ordinal == self.at {
+            *struck = Some((operation, 0));
+        }
+        let (first, count) = struck.as_mut()?;
+        if *first != operation || *count == self.times {
+            return None;
+        }
+        *count += 1;
+        let error = DiskError::Full;
+        let writes = matches!(operation, DiskOperation::Append | DiskOperation::Overwrite);
+        Some(match self.torn && writes {
+            true => DiskFault::Torn { keep: 17, error },
+            false => DiskFault::Fail(error),
+        })
+    }
+}
+
 #[tokio::test]
 async fn a_fault_at_every_operation_loses_nothing_confirmed() {
     let operations = operations().await;
-    for strike in 0..operations {
-        for (stays, torn) in [(false, false), (true, false), (false, true), (true, true)] {
+    for at in 0..operations {
+        for (times, torn) in [1, 2, 3, u64::MAX].into_iter().flat_map(|n| [(n, false), (n, true)]) {
             let disk = SimDisk::new();
-            let struck = Arc::new(Mutex::new(None));
-            let note = Arc::clone(&struck);
-            disk.set_faults(Arc::new(move |operation, _: &DiskPath, ordinal: u64| {
-                let hit = ordinal == strike || (stays && ordinal > strike);
-                if !hit {
-                    return None;
-                }
-                note.lock().expect("no panic inside").get_or_insert(operation);
-                let error = DiskError::Full;
-                let writes = matches!(operation, DiskOperation::Append | DiskOperation::Overwrite);
-                Some(match torn && writes {
-                    true => DiskFault::Torn { keep: 17, error },
-                    false => DiskFault::Fail(error),
-                })
-            }));
+            let strikes = Arc::new(Strikes { at, times, torn, struck: Mutex::default() });
+            disk.set_faults(strikes.clone());
             let mut known = Known::default();
             work(&disk, &mut known).await;
             disk.heal();
-            let struck = *struck.lock().expect("no panic inside");
-            let what = format!("{struck:?} at {strike}, stays {stays}, torn {torn}");
+            let struck = *strikes.struck.lock().expect("no panic inside");
+            let what = format!("{struck:?} at {at}, {times} times, torn {torn}");
             crash_and_check(&disk, &known, &what).await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_cut_whose_sync_failed_is_made_again() {
+    let disk = SimDisk::new();
+    let file = DiskPath::root().child("_no-cwd").child("s").child("session.jsonl");
+    let header =
+        "{\"type\":\"session\",\"version\":0,\"id\":\"s\",\"createdAt\":0,\"delegationDepth\":0}\n";
+    disk.plant(&file, format!("{header}{}", "torn".repeat(99)).as_bytes());
+    let store = SessionStore::open(runtime(), Arc::new(disk.clone()));
+    let rule = FaultRule::once(DiskOperation::Sync, DiskFault::Fail(DiskError::Io));
+    disk.set_faults(Arc::new(FaultRules::new([rule])));
+    store.load(&id()).await.expect_err("the sync fails");
+    store.load(&id()).await.expect("it works again");
+    assert_eq!(disk.durable_files()[&file], header.as_bytes());
 }
 
 #[tokio::test]
