@@ -134,6 +134,8 @@ points! {
     AgentUnregister,
     /// The store waits for its turn at the id's chain.
     StoreTurn,
+    /// The store waits for its turn to take the lease, and is about to take it.
+    StoreLease,
     /// The store is about to list a directory.
     StoreList,
     /// The store is about to read a file.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use continuable::error::ErrorCode;
 use continuable::session::Session;
-use continuable::store::{DiskOperation, StoreError};
+use continuable::store::{DiskOperation, SessionStore, StoreError};
 
 #[path = "support/store.rs"]
 #[allow(dead_code, reason = "each test binary uses a part of it")]
@@ -246,4 +246,26 @@ async fn what_somebody_else_writes_in_the_gap_before_an_append_is_never_lost() {
         }
         assert!(shelf.text("s").starts_with(&foreign), "nothing of theirs is lost");
     }
+}
+
+#[tokio::test]
+async fn a_runtime_without_the_lease_writes_nothing() {
+    let shelf = Shelf::new();
+    shelf.stored("s").await;
+    let [winner, loser] =
+        [(); 2].map(|()| SessionStore::open_leased(Arc::clone(&shelf.runtime), shelf.disk.clone()));
+    let loaded = winner.load(&id("s")).await.expect("the lease is free");
+    let before = shelf.files();
+    let error = loser.load(&id("s")).await.expect_err("somebody has the lease");
+    assert_eq!(error.code(), ErrorCode::LeaseHeld);
+    let session = shelf.session(header("t"), None);
+    loser.attach(&session, None).expect("nothing is written yet");
+    session.append(turn(1, "hello")).expect("a turn");
+    let error = loser.flush(&session).await.expect_err("somebody has the lease");
+    assert_eq!(error.code(), ErrorCode::LeaseHeld);
+    assert_eq!(loser.inspect(&id("s")).await.expect("reading works").events, loaded.events);
+    assert_eq!(shelf.files(), before);
+    drop(loaded);
+    winner.close().await.expect("nothing is live");
+    assert_eq!(loser.flush(&session).await.expect("the lease is free"), 3);
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use continuable::channel::Latch;
 use continuable::runtime::{BoxFuture, Runtime};
-use continuable::store::disk::{Disk, DiskOperation, DiskPath, Entry, EntryKind};
+use continuable::store::disk::{Disk, DiskOperation, DiskPath, Entry, EntryKind, Lease};
 use continuable::sync::{Access, LockClass, Mutex, ObjectKind, touch};
 
 mod faults;
@@ -29,7 +29,7 @@ pub use tree::{CrashChoices, CrashQuestion, LoseNothing, LoseUnsynced};
 
 use tree::Tree;
 
-/// The object that stands for the free space of a bounded disk.
+/// The object that stands for the free space of a bounded disk, and for the state of its faults.
 const SPACE: u64 = 0;
 
 #[derive(Debug, Default)]
@@ -38,6 +38,26 @@ struct State {
     frozen: bool,
     operations: u64,
     capacity: Option<u64>,
+    /// Who has each lease; holders are numbered.
+    leases: BTreeMap<DiskPath, u64>,
+    holders: u64,
+}
+
+/// A lease of a simulated disk: given back when dropped, gone when its host crashes.
+struct SimLease {
+    state: Arc<Mutex<State>>,
+    file: DiskPath,
+    holder: u64,
+}
+
+impl Drop for SimLease {
+    fn drop(&mut self) {
+        touch(ObjectKind::File, self.file.key(), Access::Write);
+        let mut state = self.state.lock();
+        if state.leases.get(&self.file) == Some(&self.holder) {
+            state.leases.remove(&self.file);
+        }
+    }
 }
 
 /// A disk in memory that fails as told. Cloning shares it.
@@ -107,6 +127,7 @@ impl SimDisk {
     pub fn crash(&self, choices: &mut dyn CrashChoices) {
         let mut state = self.state.lock();
         state.tree.crash(choices);
+        state.leases.clear();
         state.frozen = false;
     }
 
@@ -118,6 +139,8 @@ impl SimDisk {
             frozen: false,
             operations: 0,
             capacity: state.capacity,
+            leases: BTreeMap::new(),
+            holders: 0,
         };
         Self {
             state: Arc::new(Mutex::new(LockClass::Leaf, copy)),
@@ -169,6 +192,10 @@ impl SimDisk {
                 state.operations - 1
             };
             let faults = self.faults.lock().clone();
+            if faults.is_some() {
+                // What fails may depend on what was asked before: the order matters.
+                touch(ObjectKind::File, SPACE, Access::Write);
+            }
             let fault = faults.and_then(|faults| faults.decide(operation, path, ordinal));
             let fault = self.wait(fault).await;
             let mut state = self.state.lock();
@@ -352,6 +379,24 @@ impl Disk for SimDisk {
         self.run(DiskOperation::SyncDirectory, directory, |state, _| {
             touch(ObjectKind::Directory, directory.key(), Access::Write);
             state.tree.sync_directory(directory)
+        })
+    }
+
+    fn lease<'a>(&'a self, file: &'a DiskPath) -> BoxFuture<'a, io::Result<Option<Lease>>> {
+        self.run(DiskOperation::Lease, file, |state, _| {
+            touch(ObjectKind::File, file.key(), Access::Write);
+            match state.tree.create_file(file) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+            if state.leases.contains_key(file) {
+                return Ok(None);
+            }
+            state.holders += 1;
+            let holder = state.holders;
+            state.leases.insert(file.clone(), holder);
+            let (state, file) = (Arc::clone(&self.state), file.clone());
+            Ok(Some(Box::new(SimLease { state, file, holder }) as Lease))
         })
     }
 }

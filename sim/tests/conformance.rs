@@ -60,6 +60,11 @@ async fn conforms(disk: &dyn Disk) {
     assert_eq!(disk.read(&other, 0, 9).await.expect("a file"), b"0");
     assert_eq!(disk.list(&directory).await.expect("it"), [entry("g", EntryKind::File)]);
     disk.sync(&other).await.expect("a file");
+
+    let lease = disk.lease(&root.child("lease")).await.expect("an answer").expect("it is free");
+    assert!(disk.lease(&root.child("lease")).await.expect("an answer").is_none());
+    drop(lease);
+    assert!(disk.lease(&root.child("lease")).await.expect("an answer").is_some());
     for directory in [&directory, &root] {
         disk.sync_directory(directory).await.expect("a directory");
     }

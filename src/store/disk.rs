@@ -5,6 +5,7 @@
 //! after a failed sync the unsynced bytes may be lost although they can still be read (contract
 //! P6).
 
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -132,11 +133,13 @@ pub enum DiskOperation {
     Remove,
     /// [`Disk::sync_directory`].
     SyncDirectory,
+    /// [`Disk::lease`].
+    Lease,
 }
 
 impl DiskOperation {
     /// Every operation.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::List,
         Self::Length,
         Self::Read,
@@ -149,6 +152,7 @@ impl DiskOperation {
         Self::Link,
         Self::Remove,
         Self::SyncDirectory,
+        Self::Lease,
     ];
 
     /// What it does, for a message.
@@ -166,9 +170,13 @@ impl DiskOperation {
             Self::Link => "link into place",
             Self::Remove => "remove",
             Self::SyncDirectory => "sync directory",
+            Self::Lease => "lease",
         }
     }
 }
+
+/// The right to be the only one who writes, until it is dropped or its process ends.
+pub type Lease = Box<dyn Any + Send + Sync>;
 
 /// A disk. Operations are atomic with regard to each other but not to crashes; a failed write may
 /// have written any prefix of its bytes.
@@ -224,6 +232,10 @@ pub trait Disk: fmt::Debug + Send + Sync + 'static {
 
     /// Makes the names in `directory` durable.
     fn sync_directory<'a>(&'a self, directory: &'a DiskPath) -> BoxFuture<'a, io::Result<()>>;
+
+    /// Takes the lease that `file` stands for, making it if it is not there; `None` if somebody
+    /// else has it.
+    fn lease<'a>(&'a self, file: &'a DiskPath) -> BoxFuture<'a, io::Result<Option<Lease>>>;
 }
 
 #[cfg(test)]

@@ -88,6 +88,9 @@ pub enum StoreError {
         /// The length now; `None` if the file is gone.
         found: Option<u64>,
     },
+    /// Another runtime has the store's lease (contract P15). Nothing was written.
+    #[error("another runtime holds the lease of this store")]
+    LeaseHeld,
     /// Another session of that id is live, or stored with other content.
     #[error("session {id} exists already: {what}")]
     Collision {
@@ -167,6 +170,7 @@ impl StoreError {
             }
             Self::UnsupportedLog { .. } => ErrorCode::UnsupportedLog,
             Self::Conflict { .. } => ErrorCode::StoreConflict,
+            Self::LeaseHeld => ErrorCode::LeaseHeld,
             Self::Collision { .. } | Self::Reserved { .. } => ErrorCode::SessionAlreadyExists,
             Self::OpenTurn { .. } => ErrorCode::OpenTurn,
             Self::NotAttached { .. } => ErrorCode::SessionNotLive,

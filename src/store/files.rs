@@ -5,10 +5,10 @@ use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-use super::disk::{Disk, DiskOperation, DiskPath, Entry, EntryKind};
+use super::disk::{Disk, DiskOperation, DiskPath, Entry, EntryKind, Lease};
 use super::error::{DiskFailure, StoreError};
 use super::jsonl::{self, DecodedLog, LogError};
-use super::path::{COMPRESSED_LOG_FILE, LOG_FILE, SessionPlace, session_directory};
+use super::path::{COMPRESSED_LOG_FILE, LEASE_FILE, LOG_FILE, SessionPlace, session_directory};
 use crate::ids::SessionId;
 use crate::points::Point;
 use crate::runtime::Runtime;
@@ -111,6 +111,15 @@ impl Files {
     pub(super) async fn sync_directory(&self, directory: &DiskPath) -> Result<(), StoreError> {
         let call = self.disk.sync_directory(directory);
         self.run(Point::StoreSyncDirectory, DiskOperation::SyncDirectory, directory, call).await
+    }
+
+    /// The lease of the whole store.
+    pub(super) async fn lease(&self) -> Result<Lease, StoreError> {
+        let file = DiskPath::root().child(LEASE_FILE);
+        self.create_directory(&DiskPath::root()).await?;
+        let call = self.disk.lease(&file);
+        let taken = self.run(Point::StoreLease, DiskOperation::Lease, &file, call).await?;
+        taken.ok_or(StoreError::LeaseHeld)
     }
 
     async fn create_directory(&self, directory: &DiskPath) -> Result<(), StoreError> {

@@ -191,7 +191,7 @@ impl SessionStore {
     ///
     /// Nothing was written: `NotFound` (also a live session without events), `InvalidId`,
     /// `Damaged`, `UnsupportedLog`, `HeaderMismatch`, `Duplicate`, `OpenTurn` of a live session,
-    /// `Reserved`, `Closing`. Else `Conflict` or a disk failure.
+    /// `Reserved`, `LeaseHeld`, `Closing`. Else `Conflict` or a disk failure.
     pub fn load(self: &Arc<Self>, id: &SessionId) -> View<Loaded> {
         self.load_checked(id, |_stored| true)
     }
@@ -242,6 +242,7 @@ impl SessionStore {
         }
         let StoredSession { header, mut events, .. } = stored;
         let (stored, kept) = (events.len() as u64, usize::try_from(kept).unwrap_or(bytes.len()));
+        self.take_lease().await?;
         let suspect = self.table.lock().suspect(id);
         let shared = Arc::new(header.clone());
         let mut writer = Writer::found(shared, place, &bytes[..kept], stored, suspect);

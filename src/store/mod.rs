@@ -74,6 +74,8 @@ pub type Flush = View<u64>;
 pub struct SessionStore {
     files: Files,
     table: Mutex<Table>,
+    /// Who may take the lease; `None` without one.
+    leasing: Option<Turnstile>,
 }
 
 /// The holder's turn at an id's chain.
@@ -93,10 +95,38 @@ impl Drop for Turn<'_> {
 }
 
 impl SessionStore {
-    /// The store on `disk`. Touches nothing yet.
+    /// The store on `disk`, without a lease. Touches nothing yet.
     pub fn open(runtime: Arc<dyn Runtime>, disk: Arc<dyn Disk>) -> Arc<Self> {
+        Self::build(runtime, disk, None)
+    }
+
+    /// The store on `disk`, whose first write takes the lease of the whole store and keeps it until
+    /// the store is closed or dropped. While another runtime has it, whatever would write fails
+    /// with `LeaseHeld` before any write; reading works (contract P15).
+    pub fn open_leased(runtime: Arc<dyn Runtime>, disk: Arc<dyn Disk>) -> Arc<Self> {
+        Self::build(runtime, disk, Some(Turnstile::new()))
+    }
+
+    fn build(
+        runtime: Arc<dyn Runtime>,
+        disk: Arc<dyn Disk>,
+        leasing: Option<Turnstile>,
+    ) -> Arc<Self> {
         let table = Mutex::new(LockClass::Leaf, Table::default());
-        Arc::new(Self { files: Files::new(runtime, disk), table })
+        Arc::new(Self { files: Files::new(runtime, disk), table, leasing })
+    }
+
+    /// Takes the lease, if this store has one and not taken it yet.
+    async fn take_lease(&self) -> Result<(), StoreError> {
+        let Some(leasing) = &self.leasing else { return Ok(()) };
+        self.runtime().point(Point::StoreLease).await;
+        let _pass = leasing.pass().await;
+        if self.table.lock().has_lease() {
+            return Ok(());
+        }
+        let lease = self.files.lease().await?;
+        self.table.lock().set_lease(Some(lease));
+        Ok(())
     }
 
     fn runtime(&self) -> &Arc<dyn Runtime> {
@@ -108,7 +138,11 @@ impl SessionStore {
     }
 
     async fn turn(&self, id: &SessionId) -> Turn<'_> {
-        let chain = self.table.lock().chain(id);
+        let (chain, forgotten) = {
+            let mut table = self.table.lock();
+            (table.chain(id), table.take_forgotten())
+        };
+        drop(forgotten);
         // The turn exists before it is granted, so that a caller who gives up leaves no trace.
         let mut turn =
             Turn { store: self, id: id.clone(), chain: Some(Arc::clone(&chain)), pass: None };
@@ -139,15 +173,10 @@ impl SessionStore {
         {
             reservation.spend();
         }
-        if let Some(forgotten) = attached? {
-            let failed = forgotten.unretired;
-            self.retired(forgotten, failed);
+        if let Some(failed) = attached? {
+            self.fact(Fact::SessionRetired { session: session.id().clone(), failed });
         }
         Ok(())
-    }
-
-    fn retired(&self, forgotten: Forgotten, failed: bool) {
-        self.fact(Fact::SessionRetired { session: forgotten.session.id().clone(), failed });
     }
 
     /// Says that `session` has new events: they are written in a task of their own, unless one is
@@ -179,7 +208,7 @@ impl SessionStore {
     ///
     /// # Errors
     ///
-    /// `NotAttached`, `Conflict`, `Collision` with a stored session, or a disk failure. Nothing is
+    /// `NotAttached`, `Conflict`, `LeaseHeld`, `Collision` with a stored session, or a disk failure. Nothing is
     /// lost: the next flush tries again.
     pub fn flush(self: &Arc<Self>, session: &Arc<Session>) -> Flush {
         let (store, session) = (Arc::clone(self), Arc::clone(session));
@@ -229,6 +258,7 @@ impl SessionStore {
         session: &Arc<Session>,
         confirm: bool,
     ) -> Result<u64, StoreError> {
+        self.take_lease().await?;
         if !writer.is_materialised() {
             let pending = session.snapshot_from(0);
             if pending.is_empty() {
@@ -269,8 +299,8 @@ impl SessionStore {
 
     fn forget(&self, session: &Arc<Session>, failed: bool) {
         let forgotten = self.table.lock().forget(session);
-        if let Some(forgotten) = forgotten {
-            self.retired(forgotten, failed);
+        if let Some(Forgotten { session, .. }) = forgotten {
+            self.fact(Fact::SessionRetired { session: session.id().clone(), failed });
         }
     }
 
@@ -316,6 +346,8 @@ impl SessionStore {
         for id in busy {
             drop(self.turn(&id).await);
         }
+        let lease = self.table.lock().set_lease(None);
+        drop(lease);
         failures
     }
 }

@@ -21,6 +21,9 @@ pub const LOG_FILE: &str = "session.jsonl";
 /// The file of a compressed session log, which is not read (contract §1).
 pub const COMPRESSED_LOG_FILE: &str = "session.jsonl.zstd";
 
+/// The file that a store's lease stands for, in its root.
+pub const LEASE_FILE: &str = ".lease";
+
 /// Why an id cannot name a directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {

@@ -5,14 +5,14 @@
 //! never followed: the check is made before each operation, so it keeps stray links out, not an
 //! attacker who can write inside the root.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 #[cfg(unix)]
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::disk::{Disk, DiskPath, Entry, EntryKind, is_plain_name};
+use super::disk::{Disk, DiskPath, Entry, EntryKind, Lease, is_plain_name};
 use crate::runtime::BoxFuture;
 
 /// A directory of the operating system.
@@ -124,6 +124,16 @@ fn append(file: &Path, bytes: &[u8]) -> io::Result<u64> {
     Ok(file.metadata()?.len())
 }
 
+/// An advisory lock on the file: the operating system gives it back when the process ends.
+fn lease(file: &Path) -> io::Result<Option<Lease>> {
+    let file = private_file().write(true).create(true).truncate(false).open(file)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(Box::new(file))),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
 impl Disk for StdDisk {
     fn list<'a>(&'a self, directory: &'a DiskPath) -> BoxFuture<'a, io::Result<Vec<Entry>>> {
         self.blocking(directory, |path| list(&path))
@@ -199,6 +209,10 @@ impl Disk for StdDisk {
 
     fn sync_directory<'a>(&'a self, directory: &'a DiskPath) -> BoxFuture<'a, io::Result<()>> {
         self.blocking(directory, |path| File::open(path)?.sync_all())
+    }
+
+    fn lease<'a>(&'a self, file: &'a DiskPath) -> BoxFuture<'a, io::Result<Option<Lease>>> {
+        self.blocking(file, |path| lease(&path))
     }
 }
 

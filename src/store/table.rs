@@ -3,8 +3,10 @@
 //! Pure decisions; [`super::SessionStore`] holds the table behind one leaf lock.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
+use super::disk::Lease;
 use super::error::StoreError;
 use super::writer::Writer;
 use crate::channel::{Latch, Turnstile};
@@ -95,11 +97,20 @@ impl From<Owner> for Forgotten {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Table {
     slots: BTreeMap<SessionId, Slot>,
     tokens: u64,
     closing: bool,
+    lease: Option<Lease>,
+    /// Owners forgotten inside a section, to be dropped outside.
+    forgotten: Vec<Forgotten>,
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("slots", &self.slots).finish_non_exhaustive()
+    }
 }
 
 fn note(id: &SessionId, access: Access) {
@@ -112,6 +123,21 @@ impl Table {
         self.closing = true;
         let owners = self.slots.values().filter_map(|slot| slot.owner.as_ref());
         owners.map(|owner| Arc::clone(&owner.session)).collect()
+    }
+
+    /// Whether the store's lease was taken.
+    pub(super) fn has_lease(&self) -> bool {
+        self.lease.is_some()
+    }
+
+    /// Keeps the lease, or gives it back.
+    pub(super) fn set_lease(&mut self, lease: Option<Lease>) -> Option<Lease> {
+        std::mem::replace(&mut self.lease, lease)
+    }
+
+    /// Owners that were forgotten inside a section.
+    pub(super) fn take_forgotten(&mut self) -> Vec<Forgotten> {
+        std::mem::take(&mut self.forgotten)
     }
 
     pub(super) fn ids(&self) -> Vec<SessionId> {
@@ -138,12 +164,13 @@ impl Table {
         }
     }
 
-    /// Makes `session` the owner of its id.
+    /// Makes `session` the owner of its id. Answers whether a predecessor was forgotten, and
+    /// whether its retirement had failed.
     pub(super) fn attach(
         &mut self,
         session: &Arc<Session>,
         token: Option<u64>,
-    ) -> Result<Option<Forgotten>, StoreError> {
+    ) -> Result<Option<bool>, StoreError> {
         let id = session.id();
         note(id, Access::Write);
         if self.closing {
@@ -169,6 +196,8 @@ impl Table {
             slot.forget_writer();
             Forgotten::from(owner)
         });
+        let unretired = forgotten.as_ref().map(|forgotten| forgotten.unretired);
+        self.forgotten.extend(forgotten);
         slot.reservation = None;
         slot.owner = Some(Owner {
             session: Arc::clone(session),
@@ -177,7 +206,7 @@ impl Table {
             again: false,
             retirement: Retirement::No,
         });
-        Ok(forgotten)
+        Ok(unretired)
     }
 
     /// Whether an eager write of `session` must be started now.

@@ -13,7 +13,7 @@ use continuable::runtime::{BoxFuture, Runtime, TokioRuntime};
 use continuable::session::{
     Draft, Event, Session, SessionHeader, TurnEndReason, TurnTrigger, tool_result_message,
 };
-use continuable::store::disk::Entry;
+use continuable::store::disk::{Entry, Lease};
 use continuable::store::{Disk, DiskOperation, DiskPath, SessionStore, StdDisk};
 
 /// What happens to an operation.
@@ -144,6 +144,7 @@ impl Disk for FaultyDisk {
     plain!(link(path, to: &'a DiskPath) -> (), Link);
     plain!(remove(path) -> (), Remove);
     plain!(sync_directory(path) -> (), SyncDirectory);
+    plain!(lease(path) -> Option<Lease>, Lease);
 
     fn read<'a>(
         &'a self,
