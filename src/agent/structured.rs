@@ -20,7 +20,6 @@ use crate::facts::Fact;
 use crate::ids::OwnerId;
 use crate::runtime::{BoxFuture, Runtime};
 use crate::sync::{Access, LockClass, Mutex, ObjectKind, fresh_key, touch};
-use crate::vocabulary::StopReason;
 
 /// The capture tool's name.
 pub const STRUCTURED_OUTPUT: &str = "structured_output";
@@ -100,19 +99,6 @@ impl StructuredCapture {
     /// Whether the guard refuses calls: a value is captured, or staged and not yet discarded.
     pub fn is_closed(&self) -> bool {
         self.read(|state| state.captured.is_some() || !state.stages.is_empty())
-    }
-
-    /// What a run ends with that was to report a result and whose turn says `stop`: a captured value
-    /// goes along with it; a run that finished without one failed, or was aborted if it was
-    /// `cancelled` (fact-sheet 6.4).
-    pub fn verdict(&self, stop: StopReason, cancelled: bool) -> (StopReason, Option<Value>) {
-        let captured = self.captured();
-        let stop = match (stop, &captured) {
-            (StopReason::Completed, None) if cancelled => StopReason::Aborted,
-            (StopReason::Completed, None) => StopReason::Error,
-            (stop, _) => stop,
-        };
-        (stop, captured)
     }
 
     fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
@@ -301,21 +287,6 @@ mod tests {
             assert!(child.sections().is_empty());
             let refused = child.prepare(STRUCTURED_OUTPUT, r#"{"n":1}"#).expect_err("unknown");
             assert_eq!(refused.error.expect("a failure").code, "UNKNOWN_TOOL");
-        });
-    }
-
-    #[test]
-    fn a_run_that_finished_without_its_result_failed() {
-        with_set(|set, capture| {
-            let ends = |stop, cancelled| capture.verdict(stop, cancelled).0;
-            assert_eq!(ends(StopReason::Completed, false), StopReason::Error);
-            assert_eq!(ends(StopReason::Completed, true), StopReason::Aborted);
-            assert_eq!(ends(StopReason::MaxTokens, false), StopReason::MaxTokens);
-            let call = set.prepare(STRUCTURED_OUTPUT, r#"{"n":1}"#).expect("valid");
-            let output = body(&call, capture, json!({"n": 1}));
-            call.finish(output, None);
-            let verdict = capture.verdict(StopReason::Completed, false);
-            assert_eq!(verdict, (StopReason::Completed, Some(json!({"n": 1}))));
         });
     }
 
