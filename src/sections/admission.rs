@@ -120,22 +120,26 @@ where
     }
     let task = tasks.register(spec, links, now, facts);
     let initial = message.is_none();
-    let installed = Activation {
-        id: activation,
-        task: task.clone(),
-        owner: owner.instance,
-        owner_session: owner.session,
-    };
-    facts.record(Fact::AssociationInstalled {
-        activation,
-        child: child.clone(),
-        task: task.clone(),
-        owner: owner.instance,
-        resumed: !initial,
-    });
+    let carried = (owner.instance, owner.session);
+    let installed = installed(facts, activation, &child, &task, carried, !initial);
     routed(RouteCode::Started, &task);
     associations.install(child, installed, signal, initial);
     Admitted::Installed(task)
+}
+
+/// The activation of `task` for `child`, carried by an instance of a session; recorded as a fact.
+fn installed(
+    facts: &impl FactSink,
+    id: ActivationId,
+    child: &SessionId,
+    task: &TaskId,
+    (owner, owner_session): (OwnerId, SessionId),
+    resumed: bool,
+) -> Activation {
+    let (child, named) = (child.clone(), task.clone());
+    let fact = Fact::AssociationInstalled { activation: id, child, task: named, owner, resumed };
+    facts.record(fact);
+    Activation { id, task: task.clone(), owner, owner_session }
 }
 
 /// Why `owner` may not act: it is closing, or not the registered instance.

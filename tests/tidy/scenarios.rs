@@ -8,7 +8,8 @@ use crate::source::File;
 pub const LAST: u16 = 301;
 
 /// Numbers whose tests are still to be written, by range. It only shrinks, and ends empty.
-pub const PENDING: &[(u16, u16)] = &[(1, 150), (225, 281), (297, 301)];
+pub const PENDING: &[(u16, u16)] =
+    &[(1, 63), (92, 125), (128, 129), (271, 281), (297, 297), (299, 301)];
 
 /// One scenario test as its source tells it.
 #[derive(Debug, Default, PartialEq, Eq)]
