@@ -524,7 +524,7 @@ fn again(arguments: &Value) -> Step {
 
 /// Blocks the result of `{"n":1}`, and denies `{"n":3}` before it runs.
 fn reviewers() -> Vec<ToolHooks> {
-    let asks = |call: &ToolCall, n: u64| call.arguments == json!({"n": n}).to_string();
+    let asks = |call: &ToolCall, n: u64| call.arguments == format!(r#"{{"n":{n}}}"#);
     vec![
         ToolHooks::pre(move |call| asks(call, 3).then(blocked)),
         ToolHooks::post(move |call, _| asks(call, 1).then(blocked)),
