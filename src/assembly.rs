@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::agent::hooks::AgentHooks;
-use crate::agent::tools::ToolRegistry;
+use crate::agent::tools::{RegisterError, ToolGuard, ToolRegistry};
 use crate::agent::{
     AgentHandle, AgentHost, AgentHostConfig, AgentOptions, CreateAgent, CreateError, ResumeAgent,
 };
@@ -20,6 +20,10 @@ use crate::runtime::Runtime;
 use crate::session::fold;
 use crate::store::{CloseError, Disk, SessionStore};
 use crate::task::{TaskService, TaskServiceConfig, WakePolicy};
+use crate::tools::delegate::{
+    DelegateConfig, DelegateMount, DelegateServices, MAX_DEPTH_DEFAULT, MountError,
+};
+use crate::tools::send_message::SendMessageTool;
 use crate::tools::tasks::{TaskTools, TaskToolsConfig, TaskToolsError, TaskToolsLoaded};
 
 /// Why an assembly was not put together. Nothing stays mounted.
@@ -31,6 +35,12 @@ pub enum AssemblyError {
     /// The Task tools could not be loaded.
     #[error(transparent)]
     TaskTools(#[from] TaskToolsError),
+    /// `send_message` could not be loaded.
+    #[error(transparent)]
+    SendMessage(#[from] RegisterError),
+    /// A delegation tool could not be mounted.
+    #[error(transparent)]
+    Delegate(#[from] MountError),
 }
 
 /// What an assembly is made of.
@@ -51,10 +61,13 @@ pub struct AssemblyConfig {
     pub wake: WakePolicy,
     /// How long the Task tools wait.
     pub task_tools: TaskToolsConfig,
+    /// The delegation tools; one whose provider is registered later waits for it.
+    pub delegates: Vec<DelegateConfig>,
 }
 
 impl AssemblyConfig {
-    /// A deployment without a persona, hooks or defaults, on `disk`.
+    /// A deployment without a persona, hooks or defaults, on `disk`. Its models delegate with
+    /// `subagent` to a fresh child, and with `subagent_fork` to one that knows the conversation.
     pub fn new(
         runtime: Arc<dyn Runtime>,
         disk: Arc<dyn Disk>,
@@ -69,7 +82,16 @@ impl AssemblyConfig {
             hooks: Vec::new(),
             wake: WakePolicy::default(),
             task_tools: TaskToolsConfig::default(),
+            delegates: vec![delegate("spawn", "subagent"), delegate("fork", "subagent_fork")],
         }
+    }
+}
+
+fn delegate(provider: &str, tool: &str) -> DelegateConfig {
+    DelegateConfig {
+        tool_name: tool.to_owned(),
+        max_depth: Some(MAX_DEPTH_DEFAULT),
+        ..DelegateConfig::new(provider)
     }
 }
 
@@ -89,6 +111,8 @@ pub struct Assembly {
     pub subagents: Arc<SubagentService>,
     /// The continuable children.
     pub control: Arc<SubagentControlService>,
+    _delegates: Vec<DelegateMount>,
+    _send_message: ToolGuard,
     _task_tools: TaskToolsLoaded,
     _providers: Vec<Registration>,
 }
@@ -100,8 +124,9 @@ impl fmt::Debug for Assembly {
 }
 
 impl Assembly {
-    /// Puts the layers together, with the in-process providers `spawn` and `fork` and the Task
-    /// tools, which attach the control surface that every start needs (contract I21).
+    /// Puts the layers together: the in-process providers `spawn` and `fork`; the Task tools, which
+    /// attach the control surface that every start needs (contract I21); `send_message`, without
+    /// which no model may start a continuable child; the delegation tools.
     ///
     /// # Errors
     ///
@@ -132,6 +157,15 @@ impl Assembly {
             Arc::clone(&subagents),
             store.clone(),
         );
+        let send_message = SendMessageTool::new(Arc::clone(&control)).load(&tools)?;
+        let services = DelegateServices {
+            runtime: Arc::clone(&runtime),
+            subagents: Arc::clone(&subagents),
+            tasks: Some(Arc::clone(&tasks)),
+            control: Some(Arc::clone(&control)),
+        };
+        let mount = |config| DelegateMount::new(config, services.clone(), Arc::clone(&tools));
+        let delegates = config.delegates.into_iter().map(mount).collect::<Result<_, _>>()?;
         Ok(Self {
             runtime,
             store,
@@ -140,6 +174,8 @@ impl Assembly {
             tasks,
             subagents,
             control,
+            _delegates: delegates,
+            _send_message: send_message,
             _task_tools: task_tools,
             _providers: providers,
         })

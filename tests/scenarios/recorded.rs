@@ -5,10 +5,11 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use continuable::agent::AgentHandle;
+use continuable::assembly::{Assembly, AssemblyConfig};
 use continuable::facts::Fact;
-use continuable::ids::SessionId;
-use continuable::message::ContentBlock;
-use continuable::model::script::Step;
+use continuable::ids::{MessageId, SessionId};
+use continuable::message::{ContentBlock, Message, MessageSource};
+use continuable::model::script::{ScriptedModel, Step};
 use continuable::session::{Event, EventBody};
 use continuable::store::DiskOperation;
 use continuable::tools::delegate::DelegateConfig;
@@ -16,7 +17,7 @@ use serde_json::json;
 
 use super::kit::{asked, wait_until};
 use super::world::{World, delegation};
-use crate::support::Fault;
+use crate::support::{Fault, Shelf};
 
 /// The scenario numbers this module covers, and the test that covers each.
 pub const COVERED: &[(u16, &str)] = &[
@@ -160,4 +161,43 @@ async fn a_childs_log_has_its_descriptor_before_its_first_step() {
             "turn/end",
         ]
     );
+}
+
+/// Reference bug 12: every part is there in the assembly that products are made of, and nothing of
+/// it outlives the assembly.
+#[tokio::test]
+async fn a_model_in_an_assembly_starts_reads_and_continues_a_child() {
+    let shelf = Shelf::new();
+    let model = ScriptedModel::shared(Arc::clone(&shelf.runtime), ["one", "two"].map(Step::say));
+    let config =
+        AssemblyConfig::new(shelf.runtime.clone(), shelf.disk.clone(), Arc::new(model.clone()));
+    let assembly = Assembly::new(config).expect("the defaults are valid");
+    let continued = Step::func(|request| {
+        let start = request.messages.iter().find_map(|message| match &message.content[..] {
+            [ContentBlock::ToolResult { content, .. }] => content[0].as_text(),
+            _ => None,
+        });
+        let child = start.and_then(|text| text.split(' ').nth(2)).expect("the child's id");
+        Step::tool("send_message", json!({ "subagent_id": child, "message": "go on" }))
+    });
+    let steps = [
+        Step::tool("subagent", delegation(true)),
+        read("subagent-1"),
+        continued,
+        read("subagent-2"),
+        Step::Final,
+    ];
+    model.push(&SessionId::new("parent"), steps);
+    let parent = assembly.create_parent(SessionId::new("parent")).await.expect("the id is free");
+    let id = MessageId::new("m");
+    assert!(parent.agent().followup(Message::user(id, "delegate it", MessageSource::User)));
+    parent.agent().when_idle().await;
+    let results = results(&parent.agent().session().snapshot_from(0));
+    assert_eq!(results[1], "one\n[status: completed]");
+    assert_eq!(results[3], "two\n[status: completed]");
+    assembly.shutdown().await.expect("everything is durable");
+    drop(parent);
+    let registry = Arc::downgrade(&assembly.tools);
+    drop(assembly);
+    wait_until("no cycle keeps the layers", || registry.upgrade().is_none()).await;
 }
