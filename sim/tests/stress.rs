@@ -31,7 +31,7 @@ const ACTIVATIONS: u64 = 2_000;
 const FACTS_MAX: usize = 4_000_000;
 
 /// How long the whole run may take before it counts as stuck.
-const PATIENCE: Duration = Duration::from_secs(25);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A small stable generator (splitmix64).
 struct Random(u64);

@@ -8,8 +8,28 @@ use super::history::{ActivationStory, History};
 use super::{Finding, Invariant, Kind};
 use crate::trace::{Answer, Event, Note};
 
-/// The section that installs an activation records no more facts than these.
-const SECTION_FACTS_MAX: usize = 5;
+/// Whether a fact is recorded under the lock of the associations or of the Tasks, which the section
+/// that installs an activation holds. On many threads other facts may fall in between.
+fn needs_admission_locks(fact: &Fact) -> bool {
+    matches!(
+        fact,
+        Fact::AssociationInstalled { .. }
+            | Fact::AssociationAuthorised { .. }
+            | Fact::AssociationFilled { .. }
+            | Fact::AssociationRemoved { .. }
+            | Fact::ControlClosing
+            | Fact::TaskStarted { .. }
+            | Fact::TaskStopping { .. }
+            | Fact::TaskKillAnswered { .. }
+            | Fact::TaskSettled { .. }
+            | Fact::TaskReleased { .. }
+            | Fact::TaskWaitJoined { .. }
+            | Fact::TaskWaitEnded { .. }
+            | Fact::TaskReadTerminal { .. }
+            | Fact::OwnerClosing { .. }
+            | Fact::OwnerTasksRemoved { .. }
+    )
+}
 
 /// One Task per activation.
 pub const I1: Invariant = Invariant {
@@ -33,10 +53,14 @@ fn one_task_per_activation(history: &History<'_>, finding: &mut Finding) {
         else {
             continue;
         };
-        // One section: nothing of anybody else lies between the two facts.
-        let between = &history.entries[started.min(installed)..=started.max(installed)];
-        let alone = between.iter().all(|entry| entry.actor == between[0].actor);
-        finding.demand(alone && between.len() <= SECTION_FACTS_MAX, installed, || {
+        // One section: nobody else had its locks between the two facts.
+        let (first, last) = (started.min(installed), started.max(installed));
+        let mut between = history.entries[first..last].iter().skip(1);
+        let alone = !between.any(|entry| match &entry.event {
+            Event::Fact(fact) => needs_admission_locks(fact),
+            Event::Note(_) => true,
+        });
+        finding.demand(alone, installed, || {
             format!("{id} and {} were not installed in one section", activation.task)
         });
         let early = history.facts().take(installed).find(|(_, fact)| {
