@@ -2,11 +2,12 @@
 //! them which steps depend on each other.
 
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::sync::{Access, ObjectKind, fresh_key, touch};
 
@@ -78,11 +79,50 @@ impl<T> Future for Receiver<T> {
     }
 }
 
+/// Counts pulses and wakes everybody who waits for the next one, first in, first out.
+///
+/// tokio's `watch` would do, but it spreads its waiters over eight lists by a random number of its
+/// own, so the order of its wakes differs from run to run.
+#[derive(Debug)]
+struct Pulse {
+    count: AtomicU64,
+    waiters: tokio::sync::Notify,
+}
+
+impl Pulse {
+    fn new() -> Self {
+        Self { count: AtomicU64::new(0), waiters: tokio::sync::Notify::new() }
+    }
+
+    fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    fn beat(&self) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        self.waiters.notify_waiters();
+    }
+
+    /// Waits until the count is no longer `seen`, and answers it.
+    async fn after(&self, seen: u64) -> u64 {
+        loop {
+            let mut next = pin!(self.waiters.notified());
+            // Counted among the waiters before the look, so no beat falls between the two.
+            next.as_mut().enable();
+            let count = self.count();
+            if count != seen {
+                return count;
+            }
+            next.await;
+        }
+    }
+}
+
 /// A value that is set once and seen by everybody, early or late.
 #[derive(Debug)]
 pub struct Latch<T> {
     key: u64,
-    inner: Arc<watch::Sender<Option<T>>>,
+    inner: Arc<(OnceLock<T>, Pulse)>,
 }
 
 impl<T> Clone for Latch<T> {
@@ -100,38 +140,34 @@ impl<T: Clone> Default for Latch<T> {
 impl<T: Clone> Latch<T> {
     /// An unset latch.
     pub fn new() -> Self {
-        Self { key: fresh_key(), inner: Arc::new(watch::Sender::new(None)) }
+        Self { key: fresh_key(), inner: Arc::new((OnceLock::new(), Pulse::new())) }
     }
 
     /// Sets the value and wakes the waiters; false if it was set before.
     pub fn set(&self, value: T) -> bool {
         touch(ObjectKind::Channel, self.key, Access::Write);
-        self.inner.send_if_modified(|slot| {
-            let first = slot.is_none();
-            if first {
-                *slot = Some(value);
-            }
-            first
-        })
+        let (slot, pulse) = &*self.inner;
+        let first = slot.set(value).is_ok();
+        if first {
+            pulse.beat();
+        }
+        first
     }
 
     /// The value, if set.
     pub fn get(&self) -> Option<T> {
         touch(ObjectKind::Channel, self.key, Access::Read);
-        self.inner.borrow().clone()
+        self.inner.0.get().cloned()
     }
 
     /// Waits for the value.
     pub async fn wait(&self) -> T {
-        let mut receiver = self.inner.subscribe();
         loop {
             if let Some(value) = self.get() {
                 return value;
             }
-            // The latch holds its own sender, so the channel cannot close under a waiter.
-            if receiver.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
+            // The one beat follows the set.
+            self.inner.1.after(0).await;
         }
     }
 }
@@ -141,7 +177,7 @@ impl<T: Clone> Latch<T> {
 #[derive(Debug)]
 pub struct Bell {
     key: u64,
-    inner: watch::Sender<u64>,
+    inner: Arc<(Pulse, AtomicBool)>,
 }
 
 impl Default for Bell {
@@ -153,19 +189,29 @@ impl Default for Bell {
 impl Bell {
     /// A silent bell.
     pub fn new() -> Self {
-        Self { key: fresh_key(), inner: watch::Sender::new(0) }
+        Self { key: fresh_key(), inner: Arc::new((Pulse::new(), AtomicBool::new(false))) }
     }
 
     /// Rings.
     pub fn ring(&self) {
         touch(ObjectKind::Channel, self.key, Access::Write);
-        self.inner.send_modify(|rings| *rings += 1);
+        self.inner.0.beat();
     }
 
     /// Begins to listen.
     pub fn listen(&self) -> Listener {
         touch(ObjectKind::Channel, self.key, Access::Read);
-        Listener { key: self.key, inner: self.inner.subscribe() }
+        let heard = self.inner.0.count();
+        Listener { key: self.key, inner: Arc::clone(&self.inner), heard }
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        touch(ObjectKind::Channel, self.key, Access::Write);
+        let (pulse, gone) = &*self.inner;
+        gone.store(true, Ordering::Release);
+        pulse.beat();
     }
 }
 
@@ -173,7 +219,8 @@ impl Bell {
 #[derive(Debug)]
 pub struct Listener {
     key: u64,
-    inner: watch::Receiver<u64>,
+    inner: Arc<(Pulse, AtomicBool)>,
+    heard: u64,
 }
 
 impl Listener {
@@ -181,8 +228,10 @@ impl Listener {
     /// the bell is gone.
     pub async fn heard(&mut self) {
         touch(ObjectKind::Channel, self.key, Access::Read);
-        // An error says that the bell is gone: nothing will ring any more.
-        let _gone = self.inner.changed().await;
+        let (pulse, gone) = &*self.inner;
+        if !gone.load(Ordering::Acquire) {
+            self.heard = pulse.after(self.heard).await;
+        }
         touch(ObjectKind::Channel, self.key, Access::Read);
     }
 }
@@ -331,5 +380,55 @@ impl<T> QueueReceiver<T> {
     pub fn try_recv(&mut self) -> Option<T> {
         touch(ObjectKind::Channel, self.key, Access::Write);
         self.inner.try_recv().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::task::{Wake, Waker};
+
+    use super::*;
+
+    struct Note(usize, Arc<Mutex<Vec<usize>>>);
+
+    impl Wake for Note {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().expect("one thread").push(self.0);
+        }
+    }
+
+    #[test]
+    fn a_latch_wakes_its_waiters_in_the_order_in_which_they_came() {
+        let latch = Latch::new();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut waiters: Vec<_> = (0..40).map(|_| Box::pin(latch.wait())).collect();
+        for (number, waiter) in waiters.iter_mut().enumerate() {
+            let waker = Waker::from(Arc::new(Note(number, Arc::clone(&order))));
+            assert!(waiter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        assert!(latch.set(7));
+        assert!(!latch.set(8));
+        assert_eq!(*order.lock().expect("one thread"), (0..40).collect::<Vec<_>>());
+        for waiter in &mut waiters {
+            let polled = waiter.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert_eq!(polled, Poll::Ready(7));
+        }
+    }
+
+    #[test]
+    fn a_listener_hears_a_ring_between_its_look_and_its_wait_and_the_end_of_the_bell() {
+        let bell = Bell::new();
+        let mut listener = bell.listen();
+        let poll = |listener: &mut Listener| {
+            pin!(listener.heard()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        };
+        assert!(!poll(&mut listener));
+        bell.ring();
+        assert!(poll(&mut listener));
+        assert!(!poll(&mut listener));
+        drop(bell);
+        assert!(poll(&mut listener));
+        assert!(poll(&mut listener));
     }
 }

@@ -159,6 +159,11 @@ impl SimDisk {
         self.state.lock().tree.files(true)
     }
 
+    /// One file as it would be after losing everything that is not durable.
+    pub fn durable_file(&self, file: &DiskPath) -> Option<Vec<u8>> {
+        self.state.lock().tree.durable(file).map(<[u8]>::to_vec)
+    }
+
     /// Somebody else writes `bytes` as the whole content of `file`, durably.
     pub fn plant(&self, file: &DiskPath, bytes: &[u8]) {
         touch(ObjectKind::File, file.key(), Access::Write);

@@ -1,2 +1,5 @@
 //! The simulator's command line.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    continuable_sim::cli::main()
+}

@@ -29,6 +29,24 @@ pub struct Plan {
     pub clients: Vec<Vec<Planned>>,
     /// What the disk does wrong until the run heals.
     pub faults: Vec<PlannedFault>,
+    /// Whether a listener of the Task service panics at everything it hears.
+    pub panicking_listener: bool,
+    /// How the run comes to its end.
+    pub ending: Ending,
+}
+
+/// What stops the work that is still under way when the clients are done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// Nothing, as long as it ends by itself; what hangs is killed.
+    Patience,
+    /// The disposal of its owners.
+    Owners,
+    /// The disposal of the control service.
+    Control,
+    /// The disposal of the Task service.
+    Tasks,
 }
 
 /// One operation of a client.
@@ -60,16 +78,16 @@ pub enum Provider {
     Fork,
 }
 
-/// A start that must be refused before anything exists.
+/// What is wrong with a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BadStart {
-    /// No provider of that name.
-    NoProvider,
-    /// An output limit of zero.
-    OutputLimit,
-    /// An empty label.
+    /// An empty label: refused before a Task exists.
     Label,
+    /// No provider of that name: the Task fails.
+    NoProvider,
+    /// Deeper than allowed: the Task fails.
+    Depth,
 }
 
 /// An id that no send may accept.
@@ -97,7 +115,7 @@ pub enum Operation {
         /// With which provider.
         provider: Provider,
     },
-    /// Start one in a way that must be refused.
+    /// Start one in a way that must not work.
     StartBadly {
         /// The parent.
         parent: u64,
@@ -273,6 +291,13 @@ impl Plan {
         }
         let faults = (0..weights.faults).map(|_| fault(&mut rng)).collect();
         let parent_script = vec![ModelStep::Say; 2];
+        let panicking_listener = rng.chance(1, 12);
+        let ending = match rng.below(8) {
+            0..4 => Ending::Patience,
+            4 | 5 => Ending::Owners,
+            6 => Ending::Control,
+            _ => Ending::Tasks,
+        };
         Self {
             version: PLAN_VERSION,
             seed,
@@ -282,6 +307,8 @@ impl Plan {
             parent_script,
             clients,
             faults,
+            panicking_listener,
+            ending,
         }
     }
 }
@@ -369,7 +396,7 @@ fn operation(rng: &mut Rng, weights: &Weights, parents: u64) -> Operation {
     match weighted(rng, &weights.operations) {
         0 => Operation::Start { parent, provider: provider(rng) },
         1 => {
-            let all = [BadStart::NoProvider, BadStart::OutputLimit, BadStart::Label];
+            let all = [BadStart::Label, BadStart::NoProvider, BadStart::Depth];
             let wrong = *rng.pick(&all).expect("the list is not empty");
             Operation::StartBadly { parent, wrong }
         }

@@ -24,6 +24,7 @@ const BANNED: &[(&str, &str)] = &[
     ("SystemTime", "ask the runtime"),
     ("tokio::spawn", "use runtime::spawn"),
     ("tokio::time", "use Runtime::sleep"),
+    ("watch::", "tokio's watch wakes its waiters in a random order: use Latch or Bell"),
     ("thread::", "one executor owns all concurrency"),
     ("spawn_blocking", "only the real disk blocks"),
     ("block_on", "nothing waits inside a poll"),

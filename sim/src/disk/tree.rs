@@ -324,6 +324,18 @@ impl Tree {
         files
     }
 
+    /// The bytes that a crash would leave under `path`, if the name itself would be left.
+    pub(super) fn durable(&self, path: &DiskPath) -> Option<&[u8]> {
+        let node = path.components().try_fold(ROOT, |node, name| match &self.nodes[&node] {
+            Node::Directory(directory) => directory.durable.get(name).copied(),
+            Node::File(_) => None,
+        })?;
+        match &self.nodes[&node] {
+            Node::File(file) => Some(&file.durable),
+            Node::Directory(_) => None,
+        }
+    }
+
     pub(super) fn plant(&mut self, path: &DiskPath, bytes: &[u8]) {
         let mut place = DiskPath::root();
         let names: Vec<_> = path.components().collect();

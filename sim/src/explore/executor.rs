@@ -189,11 +189,12 @@ impl Executor {
             touch(ObjectKind::Ready, key, Access::Write);
         }
         let done = self.poll(task);
+        let recorded = footprints.then(end_step);
+        self.runtime.look();
         let mut state = self.runtime.state();
         state.current = None;
         state.tasks[task as usize].done |= done;
-        if footprints {
-            let (record, fresh) = end_step();
+        if let Some((record, fresh)) = recorded {
             state.tasks[task as usize].fresh = fresh;
             self.steps.push(Step { task: Some(task), ready, record });
         }
@@ -262,12 +263,11 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        let (arrivals, timers) = self.runtime.close();
+        let remains = self.runtime.close();
         for slot in &mut self.slots {
             let body = slot.body.take();
             drop(body);
         }
-        drop(arrivals);
-        drop(timers);
+        drop(remains);
     }
 }

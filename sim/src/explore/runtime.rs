@@ -19,13 +19,23 @@ use continuable::sync::{Access, ObjectKind, touch};
 
 use super::choices::Choices;
 use super::rng::{Rng, mix};
-use crate::trace::{Event, Trace};
+use crate::trace::{Event, Note, Trace};
 
 /// When every run begins, in milliseconds since the Unix epoch: 2026-07-21, the design's date.
 pub const EPOCH_MS: u64 = 1_784_592_000_000;
 
 /// The clock is one object: `now` reads it, a jump writes it.
 const CLOCK: u64 = 0;
+
+/// Looks at the world right after a step whose facts ask for it, with no lock held. Facts are
+/// recorded inside critical sections, where nothing may be looked at.
+pub trait Probe: Send + Sync {
+    /// Whether `fact` asks for a look. Called under locks: it must only decide.
+    fn wants(&self, fact: &Fact) -> bool;
+
+    /// What is to be seen, for the facts that asked.
+    fn look(&self, facts: Vec<Fact>) -> Vec<Note>;
+}
 
 /// What a run may do beside running.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +66,13 @@ impl Default for RunOptions {
 
 /// By due time (microseconds) and order of making.
 pub(super) type Timers = BTreeMap<(u64, u64), Waker>;
+
+/// What a closed runtime held, to be dropped with no lock held.
+pub(super) struct Remains {
+    _arrivals: Vec<BoxFuture<'static, ()>>,
+    _timers: Timers,
+    _probe: Option<Arc<dyn Probe>>,
+}
 
 /// One task as the ready set knows it.
 #[derive(Debug)]
@@ -91,6 +108,8 @@ pub(super) struct State {
     /// How many of the answers chose a task.
     pub(super) task_choices: u64,
     pub(super) trace: Trace,
+    probe: Option<Arc<dyn Probe>>,
+    asked: Vec<Fact>,
     points: Vec<u64>,
     pub(super) closed: bool,
 }
@@ -124,6 +143,8 @@ impl SimRuntime {
             answers: Vec::new(),
             task_choices: 0,
             trace: Trace::default(),
+            probe: None,
+            asked: Vec::new(),
             points: vec![0; Point::ALL.len()],
             closed: false,
         };
@@ -162,7 +183,33 @@ impl SimRuntime {
             None => "harness".into(),
         };
         let ms = state.now_us / 1_000;
+        if let Event::Fact(fact) = &event
+            && state.probe.as_ref().is_some_and(|probe| probe.wants(fact))
+        {
+            state.asked.push(fact.clone());
+        }
         state.trace.push(ms, actor, event);
+    }
+
+    /// From now on `probe` looks at the world.
+    pub fn set_probe(&self, probe: Arc<dyn Probe>) {
+        let before = self.state().probe.replace(probe);
+        drop(before);
+    }
+
+    /// Lets the probe look, if the last step's facts asked for it.
+    pub(super) fn look(&self) {
+        let (probe, asked) = {
+            let mut state = self.state();
+            if state.asked.is_empty() {
+                return;
+            }
+            (state.probe.clone(), std::mem::take(&mut state.asked))
+        };
+        let notes = probe.map(|probe| probe.look(asked)).unwrap_or_default();
+        for note in notes {
+            self.record(Event::Note(note));
+        }
     }
 
     /// How often each point of [`Point::ALL`] was reached.
@@ -213,11 +260,15 @@ impl SimRuntime {
     }
 
     /// Forgets everything that could keep the pool alive. The caller drops the result unlocked.
-    pub(super) fn close(&self) -> (Vec<BoxFuture<'static, ()>>, Timers) {
+    pub(super) fn close(&self) -> Remains {
         let mut state = self.state();
         state.closed = true;
         state.ready.clear();
-        (std::mem::take(&mut state.arrivals), std::mem::take(&mut state.timers))
+        Remains {
+            _arrivals: std::mem::take(&mut state.arrivals),
+            _timers: std::mem::take(&mut state.timers),
+            _probe: state.probe.take(),
+        }
     }
 }
 

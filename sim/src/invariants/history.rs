@@ -255,6 +255,11 @@ impl<'a> History<'a> {
         self.activations.values().filter(move |activation| activation.child == *child)
     }
 
+    /// Whether the agent carries an activation of another Task.
+    pub fn carries_another(&self, agent: OwnerId, task: &TaskId) -> bool {
+        self.activations.values().any(|other| other.task != *task && other.agent() == Some(agent))
+    }
+
     /// The run of an activation.
     pub fn run_of(&self, activation: &ActivationStory) -> Option<&RunStory> {
         self.runs.get(&activation.filled?.1)

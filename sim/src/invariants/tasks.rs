@@ -63,7 +63,7 @@ fn one_task_per_activation(history: &History<'_>, finding: &mut Finding) {
         finding.demand(alone, installed, || {
             format!("{id} and {} were not installed in one section", activation.task)
         });
-        let early = history.facts().take(installed).find(|(_, fact)| {
+        let early = history.facts().take_while(|(at, _)| *at < installed).find(|(_, fact)| {
             matches!(fact, Fact::RunStarted { child, .. } if *child == activation.child)
                 && !activation.resumed
         });
@@ -129,10 +129,12 @@ fn disposed_before_terminal(history: &History<'_>, finding: &mut Finding) {
             });
             finding.meet_if(slow, "a disposal was slow while somebody waited");
         }
-        let left = history.agents.iter().find(|(_, agent)| {
+        let left = history.agents.iter().find(|(instance, agent)| {
             agent.session.as_ref() == Some(&activation.child)
+                && agent.parent == Some(activation.owner)
                 && agent.published.is_some_and(|published| published > activation.installed)
                 && agent.live_at(settled.at)
+                && !history.carries_another(**instance, &activation.task)
         });
         finding.demand(left.is_none(), settled.at, || {
             format!("{} is terminal and {} lives", activation.task, activation.child)
@@ -260,7 +262,6 @@ pub const I22: Invariant = Invariant {
     sentence: "a synchronous validation failure creates no Task, no association, no file",
     dangers: &[
         "refused: INVALID_INPUT",
-        "refused: NO_PROVIDER",
         "refused: OWNER_UNAVAILABLE",
         "refused: NO_CONTROL_SURFACE",
     ],
@@ -278,7 +279,6 @@ fn refusals_create_nothing(history: &History<'_>, finding: &mut Finding) {
                 let Some(from) = asked.remove(op) else { continue };
                 match code {
                     ErrorCode::InvalidInput => finding.meet("refused: INVALID_INPUT"),
-                    ErrorCode::NoProvider => finding.meet("refused: NO_PROVIDER"),
                     ErrorCode::OwnerUnavailable => finding.meet("refused: OWNER_UNAVAILABLE"),
                     ErrorCode::NoControlSurface => finding.meet("refused: NO_CONTROL_SURFACE"),
                     _ => continue,

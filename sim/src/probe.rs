@@ -1,0 +1,107 @@
+//! The probe: reads live logs and the disk right after the steps that claim something about them.
+//!
+//! Facts say what the code under test believes. A lying store believes that a flush confirmed what
+//! is not on the disk, so the disk itself is asked, and the log itself is read (I4, I25).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use continuable::agent::AgentHost;
+use continuable::facts::Fact;
+use continuable::ids::{OwnerId, SessionId};
+use continuable::store::path::SessionPlace;
+use continuable::sync::key_of;
+
+use crate::disk::SimDisk;
+use crate::explore::Probe;
+use crate::invariants::log;
+use crate::trace::Note;
+
+/// Looks at one deployment.
+pub struct Judge {
+    disk: SimDisk,
+    host: Weak<AgentHost>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    sessions: BTreeMap<OwnerId, SessionId>,
+    /// Of each session the confirmed bytes: how many, and their hash.
+    confirmed: BTreeMap<SessionId, (usize, u64)>,
+}
+
+impl Judge {
+    /// A probe of the agents of `host` and of `disk`.
+    pub fn new(disk: SimDisk, host: &Arc<AgentHost>) -> Arc<Self> {
+        Arc::new(Self { disk, host: Arc::downgrade(host), state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn log(&self, session: &SessionId) -> Option<Note> {
+        let agent = self.host.upgrade()?.get(session)?;
+        let events = agent.session().snapshot_from(0);
+        let fault = log::fault(&events, false);
+        Some(Note::LogJudged { session: session.clone(), events: events.len() as u64, fault })
+    }
+
+    fn disk(&self, session: &SessionId, mark: u64) -> Option<Note> {
+        let place = SessionPlace::of(session, None).ok()?;
+        let bytes = self.disk.durable_file(&place.log).unwrap_or_default();
+        let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+        let ends: Vec<_> = ends.map(|(end, _)| end + 1).collect();
+        // The first line is the header; the marked events follow.
+        let marked = usize::try_from(mark).unwrap_or(usize::MAX);
+        let whole = ends.get(marked).copied().unwrap_or(0);
+        let mut state = self.state();
+        let known = state.confirmed.get(session).copied();
+        let changed = known.is_some_and(|(length, hash)| {
+            bytes.get(..length).is_none_or(|prefix| hash_of(prefix) != hash)
+        });
+        if known.is_none_or(|(length, _)| length <= whole) {
+            state.confirmed.insert(session.clone(), (whole, hash_of(&bytes[..whole])));
+        }
+        let durable = (ends.len() as u64).saturating_sub(1);
+        Some(Note::DiskJudged { session: session.clone(), durable, changed })
+    }
+}
+
+fn hash_of(bytes: &[u8]) -> u64 {
+    key_of(&String::from_utf8_lossy(bytes))
+}
+
+impl Probe for Judge {
+    fn wants(&self, fact: &Fact) -> bool {
+        match fact {
+            Fact::AgentPublished { agent, session, .. } => {
+                self.state().sessions.insert(*agent, session.clone());
+                true
+            }
+            Fact::TurnEnded { .. }
+            | Fact::FlushConfirmed { .. }
+            | Fact::FinalFlushEnded { mark: Some(_), .. } => true,
+            _ => false,
+        }
+    }
+
+    fn look(&self, facts: Vec<Fact>) -> Vec<Note> {
+        facts
+            .into_iter()
+            .filter_map(|fact| match fact {
+                Fact::AgentPublished { session, .. } => self.log(&session),
+                Fact::TurnEnded { agent, .. } => {
+                    let session = self.state().sessions.get(&agent).cloned();
+                    session.and_then(|session| self.log(&session))
+                }
+                Fact::FlushConfirmed { session, mark }
+                | Fact::FinalFlushEnded { child: session, mark: Some(mark), .. } => {
+                    self.disk(&session, mark)
+                }
+                _ => None,
+            })
+            .collect()
+    }
+}

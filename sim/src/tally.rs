@@ -1,0 +1,263 @@
+//! What many runs add up to.
+
+use std::collections::BTreeMap;
+
+use continuable::facts::Fact;
+use continuable::points::Point;
+use serde::Serialize;
+
+use crate::invariants::{self, Finding, Kind, Violation};
+use crate::plan::Plan;
+use crate::run::RunReport;
+use crate::trace::Event;
+
+/// How many entries of a failing trace are kept.
+const TAIL: usize = 25;
+
+/// How many failures are kept with their traces; the rest are counted.
+const FAILURES_KEPT: usize = 20;
+
+/// What kind of failure it is; the exit code follows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureClass {
+    /// A broken invariant of ours panicked.
+    Crash,
+    /// Something never came to rest.
+    Liveness,
+    /// A sentence did not hold.
+    Correctness,
+}
+
+impl FailureClass {
+    /// The exit code of the class, as in other simulators: 127 crash, 128 liveness, 129 correctness.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Crash => 127,
+            Self::Liveness => 128,
+            Self::Correctness => 129,
+        }
+    }
+}
+
+/// One failing run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The invariant's id.
+    pub invariant: &'static str,
+    /// Its sentence.
+    pub sentence: &'static str,
+    /// Its class.
+    pub class: FailureClass,
+    /// The first violation.
+    pub violation: Violation,
+    /// The entries up to it.
+    pub trace: String,
+}
+
+/// How one invariant fared.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Fared {
+    /// How often it was put to the test.
+    pub tested: u64,
+    /// How many runs broke it.
+    pub broken: u64,
+    /// How many runs met each of its dangers.
+    pub dangers: BTreeMap<&'static str, u64>,
+}
+
+/// The longest runs of one size class against the estimate.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Longest {
+    /// Choices of a task.
+    pub choices: u64,
+    /// What PCT assumed.
+    pub choices_estimated: u64,
+    /// Tasks.
+    pub tasks: u64,
+    /// What starvation assumed.
+    pub tasks_estimated: u64,
+}
+
+/// The sum.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Tally {
+    /// Plans run.
+    pub plans: u64,
+    /// Operations carried out.
+    pub operations: u64,
+    /// Activations installed.
+    pub activations: u64,
+    /// Tasks by terminal status.
+    pub tasks: BTreeMap<&'static str, u64>,
+    /// Polls made.
+    pub polls: u64,
+    /// Facts recorded.
+    pub facts: u64,
+    /// Virtual time, in milliseconds.
+    pub virtual_ms: u64,
+    /// Plans by sampler.
+    pub samplers: BTreeMap<&'static str, u64>,
+    /// How often each point was reached, as in `Point::ALL`.
+    #[serde(skip)]
+    pub points: Vec<u64>,
+    /// By invariant id.
+    pub invariants: BTreeMap<&'static str, Fared>,
+    /// By size class.
+    pub longest: BTreeMap<u64, Longest>,
+    /// Runs whose objects outlived them: a reference cycle.
+    pub leaked: u64,
+    /// Runs that failed.
+    pub failed: u64,
+    /// The first of them, in the order of their seeds.
+    pub failures: Vec<Failure>,
+}
+
+impl Tally {
+    /// Adds one run.
+    pub fn add(&mut self, plan: &Plan, report: &RunReport) {
+        self.plans += 1;
+        self.operations += plan.size();
+        self.polls += report.outcome.polls;
+        self.virtual_ms += report.outcome.elapsed_ms;
+        *self.samplers.entry(plan.sampler.name()).or_default() += 1;
+        self.points.resize(Point::ALL.len(), 0);
+        for (sum, more) in self.points.iter_mut().zip(&report.points) {
+            *sum += more;
+        }
+        let estimate = plan.estimate();
+        let longest = self.longest.entry(plan.size_class().0).or_default();
+        longest.choices = longest.choices.max(report.outcome.task_choices);
+        longest.tasks = longest.tasks.max(report.outcome.tasks);
+        (longest.choices_estimated, longest.tasks_estimated) = (estimate.choices, estimate.tasks);
+        self.count(report);
+        let judged = report.judge();
+        let mut failed = report.leaked;
+        self.leaked += u64::from(report.leaked);
+        for (invariant, finding) in judged {
+            failed |= !finding.violations.is_empty();
+            self.fared(invariant, &finding, plan.seed, report);
+        }
+        self.failed += u64::from(failed);
+    }
+
+    fn count(&mut self, report: &RunReport) {
+        for entry in &report.trace.entries {
+            let Event::Fact(fact) = &entry.event else { continue };
+            self.facts += 1;
+            match fact {
+                Fact::AssociationInstalled { .. } => self.activations += 1,
+                Fact::TaskSettled { status, .. } => {
+                    *self.tasks.entry(status.word()).or_default() += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn fared(
+        &mut self,
+        invariant: &'static invariants::Invariant,
+        finding: &Finding,
+        seed: u64,
+        report: &RunReport,
+    ) {
+        let fared = self.invariants.entry(invariant.id).or_default();
+        fared.tested += finding.tested;
+        for danger in invariant.dangers {
+            let met = u64::from(finding.met.contains(danger));
+            *fared.dangers.entry(danger).or_default() += met;
+        }
+        let Some(violation) = finding.violations.first() else { return };
+        fared.broken += 1;
+        let class = match (invariant.id, invariant.kind) {
+            ("I29", _) => FailureClass::Crash,
+            (_, Kind::Eventually) => FailureClass::Liveness,
+            (_, Kind::Always) => FailureClass::Correctness,
+        };
+        let end = usize::try_from(violation.at).unwrap_or(usize::MAX).saturating_add(1);
+        let entries = &report.trace.entries[..end.min(report.trace.entries.len())];
+        let shown = &entries[entries.len().saturating_sub(TAIL)..];
+        self.failures.push(Failure {
+            seed,
+            invariant: invariant.id,
+            sentence: invariant.sentence,
+            class,
+            violation: violation.clone(),
+            trace: shown.iter().map(crate::trace::Entry::columns).collect(),
+        });
+        self.trim();
+    }
+
+    /// Adds another sum; the result does not depend on who ran which seeds.
+    pub fn merge(&mut self, other: Self) {
+        self.plans += other.plans;
+        self.operations += other.operations;
+        self.activations += other.activations;
+        self.polls += other.polls;
+        self.facts += other.facts;
+        self.virtual_ms += other.virtual_ms;
+        self.leaked += other.leaked;
+        self.failed += other.failed;
+        self.points.resize(Point::ALL.len(), 0);
+        for (sum, more) in self.points.iter_mut().zip(&other.points) {
+            *sum += more;
+        }
+        for (status, count) in other.tasks {
+            *self.tasks.entry(status).or_default() += count;
+        }
+        for (sampler, count) in other.samplers {
+            *self.samplers.entry(sampler).or_default() += count;
+        }
+        for (id, theirs) in other.invariants {
+            let ours = self.invariants.entry(id).or_default();
+            ours.tested += theirs.tested;
+            ours.broken += theirs.broken;
+            for (danger, count) in theirs.dangers {
+                *ours.dangers.entry(danger).or_default() += count;
+            }
+        }
+        for (class, theirs) in other.longest {
+            let ours = self.longest.entry(class).or_default();
+            ours.choices = ours.choices.max(theirs.choices);
+            ours.tasks = ours.tasks.max(theirs.tasks);
+            ours.choices_estimated = theirs.choices_estimated;
+            ours.tasks_estimated = theirs.tasks_estimated;
+        }
+        self.failures.extend(other.failures);
+        self.trim();
+    }
+
+    fn trim(&mut self) {
+        self.failures.sort_by_key(|failure| (failure.seed, failure.class));
+        self.failures.truncate(FAILURES_KEPT);
+    }
+
+    /// How many points were reached at all.
+    pub fn points_hit(&self) -> usize {
+        self.points.iter().filter(|count| **count > 0).count()
+    }
+
+    /// The points that were never reached.
+    pub fn points_missed(&self) -> Vec<Point> {
+        let all = Point::ALL.iter().zip(&self.points);
+        all.filter(|(_, count)| **count == 0).map(|(point, _)| *point).collect()
+    }
+
+    /// The dangers that no run met, with their invariants.
+    pub fn dangers_missed(&self) -> Vec<(&'static str, &'static str)> {
+        let all = self.invariants.iter();
+        all.flat_map(|(id, fared)| {
+            fared.dangers.iter().filter(|(_, met)| **met == 0).map(|(danger, _)| (*id, *danger))
+        })
+        .collect()
+    }
+
+    /// The worst class of failure: a crash explains everything after it.
+    pub fn worst(&self) -> Option<FailureClass> {
+        let leak = (self.leaked > 0).then_some(FailureClass::Liveness);
+        self.failures.iter().map(|failure| failure.class).chain(leak).min()
+    }
+}
