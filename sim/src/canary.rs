@@ -11,7 +11,7 @@ use continuable::provider::{
     StartFuture, StartRequest, Steer, SubagentError, SubagentProvider, SubagentResult, SubagentRun,
 };
 use continuable::runtime::BoxFuture;
-use continuable::store::disk::{Disk, DiskPath, Entry};
+use continuable::store::disk::{Disk, DiskPath, Entry, Lease};
 
 use crate::disk::SimDisk;
 
@@ -102,6 +102,10 @@ impl Disk for LyingDisk {
 
     fn sync_directory<'a>(&'a self, _directory: &'a DiskPath) -> BoxFuture<'a, io::Result<()>> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn lease<'a>(&'a self, file: &'a DiskPath) -> BoxFuture<'a, io::Result<Option<Lease>>> {
+        self.0.lease(file)
     }
 }
 
