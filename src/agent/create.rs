@@ -355,6 +355,10 @@ impl AgentHost {
             return Err(error);
         }
         runtime.point(Point::AgentPublish).await;
+        if abandoned.get().is_some() {
+            handle.dispose().await;
+            return Err(CreateError::Cancelled(CancelCause::CallerGone));
+        }
         if let Err(error) = self.publish(&agent, signal.as_ref(), reservation) {
             handle.dispose().await;
             return Err(error);
