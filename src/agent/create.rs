@@ -465,15 +465,14 @@ impl AgentHost {
 
     /// Tells the world. A listener of the host may veto; the agent may be disposed from within.
     fn announce(&self, agent: &Agent) -> Result<(), CreateError> {
+        let alive = || match agent.inner.closing.get() {
+            Some(()) => Err(CreateError::Disposed),
+            None => Ok(()),
+        };
         self.tell_created(agent)?;
-        if agent.is_closing() {
-            return Err(CreateError::Disposed);
-        }
+        alive()?;
         agent.tell(&AgentEvent::SessionStart { resumed: agent.inner.resumed });
-        if agent.is_closing() {
-            return Err(CreateError::Disposed);
-        }
-        Ok(())
+        alive()
     }
 }
 

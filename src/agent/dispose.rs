@@ -33,6 +33,7 @@ impl AgentHandle {
     /// from inside the agent's own hooks, tools or effects waits for ever: call
     /// [`request_dispose`](Self::request_dispose) there.
     pub async fn dispose(&self) {
+        self.agent.inner.runtime.point(Point::AgentDispose).await;
         self.agent.request_dispose();
         self.agent.inner.disposed.wait().await;
     }

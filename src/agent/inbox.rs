@@ -44,6 +44,8 @@ pub struct Prompt<R> {
     pub message: Arc<Message>,
     /// Whether it starts an activity by itself.
     pub wake: bool,
+    /// Whether it is a context that woke an idle agent, rather than somebody's message.
+    pub injection: bool,
     /// Settled when the step of its turn opens.
     pub receipt: Option<R>,
 }
@@ -120,6 +122,8 @@ pub struct Claim {
     pub message: Arc<Message>,
     /// Where it was queued.
     pub ticket: Ticket,
+    /// Whether it is a context that woke the agent.
+    pub injection: bool,
     /// Whether the agent was idle until now.
     pub first: bool,
     /// Counts the agent's admissions.

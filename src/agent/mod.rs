@@ -30,8 +30,8 @@ use crate::ids::{OwnerId, SessionId};
 use crate::message::Message;
 use crate::points::Point;
 use crate::runtime::{BoxFuture, Runtime, contain_call, spawn};
-use crate::sections::steering::{Inbox, SteerRefusal};
-use crate::session::{AppendError, Draft, Session};
+use crate::sections::steering::{Inbox, SteerRefusal, Woken};
+use crate::session::{AppendError, Draft, Session, SessionLog};
 use crate::store::StoreError;
 use crate::sync::Mutex;
 use crate::vocabulary::CancelCause;
@@ -360,7 +360,44 @@ impl Agent {
             Some(None) => Ok(()),
             Some(Some(appended)) => {
                 appended?;
-                session.publish();
+                self.appended();
+                Ok(())
+            }
+        }
+    }
+
+    /// Injects a context that opens a turn of its own, with the trigger `injection`, if the agent is
+    /// idle with nothing queued and `may_wake` says so of its log; else as [`inject`](Self::inject).
+    /// One section, so two notices cannot both be the last one allowed (contract P7).
+    ///
+    /// # Errors
+    ///
+    /// [`InjectError`]; the message is nowhere.
+    pub fn inject_waking(
+        &self,
+        message: Message,
+        may_wake: impl FnOnce(&SessionLog) -> bool,
+    ) -> Result<(), InjectError> {
+        let message = Arc::new(message);
+        self.check(&message)?;
+        let session = &self.inner.session;
+        let injected = self.inbox().inject_waking(&message, |could_wake| {
+            let mut log = session.lock();
+            if could_wake && may_wake(&log) {
+                return None;
+            }
+            Some(log.append(vec![Draft::user_message(Arc::clone(&message))]))
+        });
+        match injected {
+            Woken::Refused => Err(InjectError::Closed),
+            Woken::Turn(accepted) => {
+                self.accepted(&accepted, message);
+                Ok(())
+            }
+            Woken::Quietly(None) => Ok(()),
+            Woken::Quietly(Some(appended)) => {
+                appended?;
+                self.appended();
                 Ok(())
             }
         }

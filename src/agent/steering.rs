@@ -167,7 +167,7 @@ impl<R, S> SteeringQueue<R, S> {
         }
         self.touch(Access::Write);
         let ticket = self.ticket();
-        self.queued.push_back(Prompt { ticket, message, wake, receipt });
+        self.queued.push_back(Prompt { ticket, message, wake, injection: false, receipt });
         Ok(Accepted { ticket, placement: Placement::Queued, wake: self.wake() })
     }
 
@@ -207,6 +207,20 @@ impl<R, S> SteeringQueue<R, S> {
         }
         self.stage_context(Arc::clone(message));
         Injected::Staged
+    }
+
+    /// Whether a context could start a turn: idle, and nothing queued or staged (contract P7).
+    pub fn could_wake(&self) -> bool {
+        !self.closed && self.is_settled() && !self.holds_anything()
+    }
+
+    /// Lets a context start a turn of an agent that [could be woken](Self::could_wake).
+    pub fn inject_waking(&mut self, message: &Arc<Message>) -> Accepted {
+        self.touch(Access::Write);
+        let (ticket, message) = (self.ticket(), Arc::clone(message));
+        let prompt = Prompt { ticket, message, wake: true, injection: true, receipt: None };
+        self.queued.push_back(prompt);
+        Accepted { ticket, placement: Placement::Queued, wake: self.wake() }
     }
 
     fn stage_context(&mut self, message: Arc<Message>) {
@@ -281,6 +295,7 @@ impl<R, S> SteeringQueue<R, S> {
         let claim = Claim {
             message: Arc::clone(&prompt.message),
             ticket: prompt.ticket,
+            injection: prompt.injection,
             first,
             admission: self.admissions,
         };
@@ -624,6 +639,15 @@ mod tests {
         assert_eq!(queue.withdraw(accepted.ticket), Some((MessageId::new("a"), Some("ra"))));
         assert!(!queue.admit(None, Vec::new()));
         assert!(queue.claimed().is_none());
+    }
+
+    #[test]
+    fn a_context_wakes_only_an_agent_with_nothing_to_do() {
+        let mut queue = Queue::new(1);
+        assert!(queue.could_wake());
+        assert!(queue.inject_waking(&message("n")).wake);
+        assert!(!queue.could_wake(), "one at a time");
+        assert!(queue.claim(|n| n).expect("claimed").injection);
     }
 
     #[test]

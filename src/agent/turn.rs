@@ -156,10 +156,14 @@ impl Agent {
         if claim.first {
             self.tell(&AgentEvent::Status(AgentStatus::Running));
         }
-        let Claim { message, .. } = claim;
+        let Claim { message, injection, .. } = claim;
         self.tell(&AgentEvent::Dequeued { message: message.id.clone() });
         let runtime = Arc::clone(&self.inner.runtime);
-        let trigger = TurnTrigger::Message { source: message.source.clone() };
+        let source = message.source.clone();
+        let trigger = match injection {
+            true => TurnTrigger::Injection { source },
+            false => TurnTrigger::Message { source },
+        };
         let admission = self.admission(&message, &signal).await;
         runtime.point(Point::TurnOpen).await;
         let opening = match admission {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::agent::hooks::AgentStatus;
 use crate::agent::registry::Registry;
 use crate::agent::{Agent, AgentHost};
 use crate::ids::{OwnerId, SessionId};
@@ -63,14 +62,14 @@ impl TaskOwner for AgentOwner {
     }
 
     fn notify(&self, notice: Message, policy: WakePolicy) -> bool {
-        let wakes = match policy {
-            WakePolicy::Quiet => false,
+        let taken = match policy {
+            WakePolicy::Quiet => self.0.inject(notice),
             WakePolicy::Wake(limit) => {
-                self.0.status() == AgentStatus::Idle
-                    && woken_in_a_row(&self.0.session().snapshot_from(0), &notice.source) < limit
+                let source = notice.source.clone();
+                self.0.inject_waking(notice, |log| woken_in_a_row(log.events(), &source) < limit)
             }
         };
-        if wakes { self.0.followup(notice) } else { self.0.inject(notice).is_ok() }
+        taken.is_ok()
     }
 }
 
@@ -80,7 +79,7 @@ fn woken_in_a_row(events: &[Arc<Event>], notice: &MessageSource) -> u32 {
     let mut woken = 0;
     for event in events.iter().rev() {
         match &event.body {
-            EventBody::TurnStart { trigger: TurnTrigger::Message { source }, .. }
+            EventBody::TurnStart { trigger: TurnTrigger::Injection { source }, .. }
                 if source == notice =>
             {
                 woken += 1;
@@ -122,7 +121,10 @@ mod tests {
     fn turn(number: u64, source: &MessageSource) -> [Draft; 2] {
         let id = MessageId::new(format!("m{number}"));
         let message = Message::user(id, "x", source.clone());
-        let trigger = TurnTrigger::Message { source: source.clone() };
+        let trigger = match source {
+            MessageSource::Plugin { .. } => TurnTrigger::Injection { source: source.clone() },
+            _ => TurnTrigger::Message { source: source.clone() },
+        };
         [Draft::turn_start(number, trigger), Draft::user_message(Arc::new(message))]
     }
 

@@ -34,6 +34,17 @@ pub enum SteerRefusal {
     Invalid,
 }
 
+/// What became of a context that may wake.
+#[derive(Debug)]
+pub enum Woken<T> {
+    /// The inbox is closed.
+    Refused,
+    /// It is staged, or appended with this outcome.
+    Quietly(Option<T>),
+    /// It opens a turn.
+    Turn(Accepted),
+}
+
 /// Receipts to settle after unlocking, with the messages they belong to.
 pub type Receipts<R> = Vec<(MessageId, R)>;
 
@@ -209,7 +220,17 @@ impl<'a, F: FactSink, L: SlotLock, R, S> Inbox<'a, F, L, R, S> {
         append: impl FnOnce() -> T,
     ) -> Option<Option<T>> {
         let (slot, mut queue) = self.lock();
-        if slot.as_ref().and_then(Slot::cause).is_some() {
+        self.inject_locked(slot.as_ref(), &mut queue, message, append)
+    }
+
+    fn inject_locked<T>(
+        &self,
+        slot: Option<&L::Guard<'_>>,
+        queue: &mut SteeringQueue<R, S>,
+        message: &Arc<Message>,
+        append: impl FnOnce() -> T,
+    ) -> Option<Option<T>> {
+        if slot.and_then(Slot::cause).is_some() {
             self.refused(&message.id);
             return None;
         }
@@ -224,6 +245,31 @@ impl<'a, F: FactSink, L: SlotLock, R, S> Inbox<'a, F, L, R, S> {
             }
             Injected::Append => Some(Some(append())),
         }
+    }
+
+    /// Injects a context that may wake the agent. `append` runs under the session's lock: with true
+    /// if the agent is idle and has nothing queued, and then answers `None` to open a turn; else
+    /// it appends.
+    pub fn inject_waking<T>(
+        &self,
+        message: &Arc<Message>,
+        append: impl FnOnce(bool) -> Option<T>,
+    ) -> Woken<T> {
+        let (slot, mut queue) = self.lock();
+        let cancelled = slot.as_ref().and_then(Slot::cause).is_some();
+        if cancelled || !queue.could_wake() {
+            let appended = self.inject_locked(slot.as_ref(), &mut queue, message, || append(false));
+            return match appended {
+                None => Woken::Refused,
+                Some(appended) => Woken::Quietly(appended.flatten()),
+            };
+        }
+        if let Some(appended) = append(true) {
+            return Woken::Quietly(Some(appended));
+        }
+        let accepted = queue.inject_waking(message);
+        self.queued(&message.id, accepted.placement, false);
+        Woken::Turn(accepted)
     }
 
     /// Withdraws an undrained message (contract P4). `None` after the drain.

@@ -617,3 +617,25 @@ async fn a_dropped_receipt_withdraws_its_message() {
     let steered = story(agent.session()).into_iter().filter(|line| line.starts_with("steering"));
     assert_eq!(steered.collect::<Vec<_>>(), ["steering kept"]);
 }
+
+/// The contract's P7: a context may wake an idle agent, and its turn is nobody's message.
+#[tokio::test]
+async fn a_waking_context_opens_an_injection_turn_when_its_log_allows_it() {
+    let kit = Kit::new([Step::say("1")]);
+    let handle = kit.create("s").await;
+    let agent = handle.agent();
+    agent.inject_waking(plugin(agent, "wakes"), |log| log.is_empty()).expect("open");
+    agent.inject_waking(plugin(agent, "queued behind"), |_| true).expect("open");
+    agent.when_idle().await;
+    agent.inject_waking(plugin(agent, "too many"), |log| log.is_empty()).expect("open");
+    settle().await;
+    let told = story(agent.session());
+    assert_eq!(told[..3], ["user queued behind", "turn 1", "user wakes"]);
+    assert_eq!(told.last().map(String::as_str), Some("user too many"));
+    let trigger = agent.session().snapshot_from(0).iter().find_map(|event| match &event.body {
+        EventBody::TurnStart { trigger, .. } => Some(trigger.word()),
+        _ => None,
+    });
+    assert_eq!(trigger, Some("injection"));
+    assert_eq!(kit.model.request_count(), 1);
+}
