@@ -543,3 +543,51 @@ async fn without_a_control_surface_nothing_is_started() {
     let _surface = tasks.attach_surface("test");
     assert!(world.call(parent.agent(), "subagent", delegation(true)).await.is_success());
 }
+
+/// Providers come and go on many threads; the tool ends up where its provider did.
+#[tokio::test]
+async fn a_mount_ends_up_where_its_provider_did() {
+    let world = World::new([]);
+    let parent = world.parent().await;
+    let mount = world.mount(config("late"));
+    let mounted = || (mount.is_mounted(), parent.agent().tools().contains("subagent"));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..300 {
+                    let late = Arc::new(FakeProvider::new("late", Play::Hang));
+                    // Another thread's may be registered: then there is nothing to drop.
+                    drop(world.subagents.register(late));
+                }
+            });
+        }
+    });
+    assert_eq!(mounted(), (false, false));
+    let late = world.subagents.register(Arc::new(FakeProvider::new("late", Play::Hang)));
+    assert_eq!(mounted(), (true, true));
+    drop(late);
+    assert_eq!(mounted(), (false, false));
+}
+
+/// Contract I19: a dropped foreground call leaves no child. Contract I22: a refused start neither.
+#[tokio::test]
+async fn a_dropped_call_and_a_refused_start_leave_nothing() {
+    let world = World::new([Step::Hang]);
+    let _mount = world.mount(config("spawn"));
+    let parent = world.parent().await;
+    let mut call = Box::pin(world.call(parent.agent(), "subagent", delegation(false)));
+    tokio::select! {
+        biased;
+        output = &mut call => panic!("it hangs: {output:?}"),
+        () = wait_until("the child's request", || world.kit.model.request_count() == 1) => {}
+    }
+    assert_eq!(world.kit.host.list().len(), 2);
+    drop(call);
+    wait_until("the child is gone", || world.kit.host.list().len() == 1).await;
+
+    let unnamed = json!({ "description": "", "prompt": "p", "run_in_background": true });
+    let refused = world.call(parent.agent(), "subagent", unnamed).await;
+    assert!(text(&refused).contains("invalid task label"), "{refused:?}");
+    assert!(world.tasks.list(Some(parent.agent().id())).is_empty());
+    assert_eq!((world.control.activations(), world.kit.host.list().len()), (0, 1));
+}
