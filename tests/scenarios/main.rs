@@ -4,6 +4,7 @@
 //! checks that the two lists together are the whole section and that each named test exists.
 
 mod control;
+mod control_send;
 mod send_message;
 mod in_process;
 mod structured;
@@ -23,6 +24,7 @@ mod recorded;
 mod kit;
 mod world;
 mod fake_provider;
+mod fake_child;
 mod task_kit;
 #[path = "../support/store.rs"]
 #[allow(dead_code, reason = "each test binary uses a part of it")]
@@ -33,6 +35,7 @@ type Covered = &'static [(u16, &'static str)];
 /// Module, and the numbers it covers.
 const TABLE: &[(&str, Covered)] = &[
     ("control", control::COVERED),
+    ("control_send", control_send::COVERED),
     ("send_message", send_message::COVERED),
     ("in_process", in_process::COVERED),
     ("structured", structured::COVERED),

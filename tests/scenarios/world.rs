@@ -36,7 +36,11 @@ pub struct World {
 impl World {
     /// The model answers requests, of whatever session, with `steps` in their order.
     pub fn new(steps: impl IntoIterator<Item = Step>) -> Self {
-        let kit = Kit::new(steps);
+        Self::on(Kit::new(steps))
+    }
+
+    /// The stack on a kit of the test's own.
+    pub fn on(kit: Kit) -> Self {
         let runtime = Arc::clone(&kit.runtime);
         let tasks = TaskService::new(Arc::clone(&runtime), TaskServiceConfig::default());
         let subagents = SubagentService::new(Arc::clone(&runtime));
