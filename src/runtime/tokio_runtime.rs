@@ -79,7 +79,10 @@ fn trace(fact: &Fact) {
     let Ok(serde_json::Value::Object(mut fields)) = serde_json::to_value(fact) else { return };
     let name = fields.remove("fact").unwrap_or_default();
     let name = name.as_str().unwrap_or_default();
-    let text = |key: &str| fields.get(key).map(ToString::to_string);
+    let text = |key: &str| {
+        let value = fields.get(key)?;
+        Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    };
     tracing::debug!(
         target: "continuable",
         fact = name,
