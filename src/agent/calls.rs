@@ -9,6 +9,7 @@ use super::tools::{CallSite, ToolMode, ToolOutput};
 use super::turn::Turn;
 use crate::error::ErrorCode;
 use crate::facts::Fact;
+use crate::ids::MessageId;
 use crate::message::{ContentBlock, Message};
 use crate::points::Point;
 use crate::runtime::{Spawned, contain, fresh_message_id, spawn};
@@ -36,10 +37,23 @@ struct Dispatched {
 }
 
 enum Body {
+    /// Cancelled first; its turn in line has not come.
+    Unrun,
     /// Alone: run by the loop itself.
     Here,
     /// Beside others: in a task of its own.
     Beside(Spawned<ToolOutput>),
+}
+
+/// What the section that recorded a call found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dispatch {
+    /// Its body may run.
+    Runs,
+    /// The turn was cancelled; the call is answered.
+    Answered,
+    /// The turn was cancelled; the call is to be answered behind those that still run.
+    Unrun,
 }
 
 impl Turn {
@@ -60,57 +74,76 @@ impl Turn {
 
     async fn run_group(&mut self, group: &[ToolCall], calls: &mut Calls) -> Flow<()> {
         let mut running = Vec::new();
+        let mut broken = None;
         for call in group {
             self.runtime.point(Point::ToolDispatch).await;
-            let Some(seq) = self.dispatch(call)? else { continue };
-            let body = if group.len() == 1 {
-                Body::Here
-            } else {
-                let turn = self.clone();
-                let call = call.clone();
-                let name = format!("tool {} of {}", call.name, self.agent.instance());
-                Body::Beside(spawn(&self.runtime, name, async move { turn.run_body(&call).await }))
+            let (seq, dispatched) = match self.dispatch(call, running.is_empty()) {
+                Ok(dispatched) => dispatched,
+                Err(end) => {
+                    broken = Some(end);
+                    break;
+                }
+            };
+            let body = match dispatched {
+                Dispatch::Answered => continue,
+                Dispatch::Unrun => Body::Unrun,
+                Dispatch::Runs if group.len() == 1 => Body::Here,
+                Dispatch::Runs => {
+                    let (turn, call) = (self.clone(), call.clone());
+                    let name = format!("tool {} of {}", call.name, self.agent.instance());
+                    let body = async move { turn.run_body(&call).await };
+                    Body::Beside(spawn(&self.runtime, name, body))
+                }
             };
             running.push(Dispatched { call: call.clone(), seq, body });
         }
+        // Whatever was started is waited for, also when something else broke.
         for Dispatched { call, seq, body } in running {
             let output = match body {
+                Body::Unrun => aborted(),
                 Body::Here => self.run_body(&call).await,
                 Body::Beside(view) => view
                     .await
                     .unwrap_or_else(|panicked| failed(ErrorCode::Panicked, panicked.to_string())),
             };
             self.runtime.point(Point::ToolResult).await;
-            self.commit(&call, seq, output, calls)?;
+            if let Err(end) = self.commit(&call, seq, output, calls) {
+                broken.get_or_insert(end);
+            }
         }
-        Ok(())
+        broken.map_or(Ok(()), Err)
     }
 
-    /// One section: records the call. A call of a cancelled turn gets its result at once, so that
-    /// the transcript stays valid for the model's service; `None` says so.
-    fn dispatch(&self, call: &ToolCall) -> Flow<Option<u64>> {
+    /// One section: records the call. A call of a cancelled turn is answered unrun, so that the
+    /// transcript stays valid for the model's service: at once if it is `first` in line.
+    fn dispatch(&self, call: &ToolCall, first: bool) -> Flow<(u64, Dispatch)> {
         let session = &self.agent.inner.session;
         let id = fresh_message_id(&*self.runtime);
         let (outcome, interruption) = self.agent.inbox().finalise(|_, cause| {
+            let dispatch = match cause {
+                None => Dispatch::Runs,
+                Some(_) if first => Dispatch::Answered,
+                Some(_) => Dispatch::Unrun,
+            };
             let mut log = session.lock();
             let seq = log.len();
             let (turn, step) = (self.number, self.step);
             let mut drafts =
                 vec![Draft::tool_call(turn, step, &*call.id, &*call.name, &*call.arguments)];
-            if cause.is_some() {
+            if dispatch == Dispatch::Answered {
                 let output = aborted();
                 let message = tool_result_message(id, &call.id, output.content, true);
                 drafts.push(Draft::tool_result(turn, step, message, output.error, Some(seq)));
             }
             log.append(drafts)?;
-            Ok::<_, AppendError>(cause.is_none().then_some(seq))
+            Ok::<_, AppendError>((seq, dispatch))
         });
         if let Some(interruption) = interruption {
             self.agent.after_interruption(interruption);
         }
-        let seq = outcome.map_err(StepEnd::failed)?;
+        let dispatched = outcome.map_err(StepEnd::failed)?;
         self.agent.appended();
-        Ok(seq)
+        Ok(dispatched)
     }
 
     /// One call, with the tool's own last word on its result.
@@ -179,12 +212,18 @@ impl Turn {
     /// One section: the result, cancelled or not; its contexts are held for the end of the batch.
     fn commit(&self, call: &ToolCall, seq: u64, output: ToolOutput, calls: &mut Calls) -> Flow<()> {
         let inner = &self.agent.inner;
-        let ToolOutput { content, error, concludes, contexts, .. } = output;
+        let id = fresh_message_id(&*self.runtime);
+        let (draft, output) = match self.result_of(id.clone(), call, seq, output) {
+            Ok(recorded) => recorded,
+            // A result that no log takes is answered by one that every log takes.
+            Err(error) => {
+                let refused = failed(ErrorCode::InvalidInput, error.to_string());
+                self.result_of(id, call, seq, refused).map_err(StepEnd::failed)?
+            }
+        };
+        let ToolOutput { error, concludes, contexts, .. } = output;
         let is_error = error.is_some();
-        let contexts: Vec<_> = contexts.into_iter().map(Arc::new).collect();
-        let message =
-            tool_result_message(fresh_message_id(&*self.runtime), &call.id, content, is_error);
-        let draft = Draft::tool_result(self.number, self.step, message, error, Some(seq));
+        let contexts = self.contexts_of(contexts);
         let (outcome, interruption) = self.agent.inbox().finalise(|queue, _| {
             inner.session.lock().append(vec![draft])?;
             let (agent, call) = (inner.instance, call.id.clone());
@@ -201,6 +240,36 @@ impl Turn {
         calls.concluded |= concludes && !is_error;
         self.agent.appended();
         Ok(())
+    }
+}
+
+impl Turn {
+    fn result_of(
+        &self,
+        id: MessageId,
+        call: &ToolCall,
+        seq: u64,
+        mut output: ToolOutput,
+    ) -> Result<(Draft, ToolOutput), AppendError> {
+        let content = std::mem::take(&mut output.content);
+        let message = tool_result_message(id, &call.id, content, output.error.is_some());
+        let error = output.error.clone();
+        let draft = Draft::tool_result(self.number, self.step, message, error, Some(seq));
+        draft.check()?;
+        Ok((draft, output))
+    }
+
+    /// The contexts of a result that a log takes; the others are told and dropped, so that they
+    /// spoil no batch.
+    fn contexts_of(&self, contexts: Vec<Message>) -> Vec<Arc<Message>> {
+        let taken = |message: &Arc<Message>| match self.agent.check(message) {
+            Ok(()) => true,
+            Err(error) => {
+                self.agent.tell_error(self.number, self.step, error.code(), error.to_string());
+                false
+            }
+        };
+        contexts.into_iter().map(Arc::new).filter(taken).collect()
     }
 }
 

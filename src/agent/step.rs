@@ -17,7 +17,7 @@ use crate::ids::MessageId;
 use crate::message::{ContentBlock, Message, MessageSource, Role};
 use crate::model::{FinishReason, ModelError, ModelRequest, ModelStream, ToolDefinition};
 use crate::points::Point;
-use crate::runtime::{contain, fresh_message_id};
+use crate::runtime::{contain, contain_call, fresh_message_id};
 use crate::sections::steering::StepOpening;
 use crate::session::{
     AppendError, Draft, EventBody, HeaderReason, RawJson, SessionGuard, SessionLog,
@@ -285,11 +285,18 @@ impl Turn {
     /// turn drops the stream, which gives the response up.
     async fn stream(&self, request: ModelRequest) -> Flow<(Response, Vec<u64>)> {
         let mut stream = self.start_stream(request).await?;
+        let taken = self.take_chunks(&mut *stream).await;
+        // The stream is foreign, its destructor too; a panic is recorded and changes nothing.
+        drop(contain_call(&self.runtime, "model stream", move || drop(stream)));
+        taken
+    }
+
+    async fn take_chunks(&self, stream: &mut dyn ModelStream) -> Flow<(Response, Vec<u64>)> {
         let mut response = Response::default();
         let mut chunks = Vec::new();
         while response.finish.is_none() {
             self.runtime.point(Point::ModelChunk).await;
-            let next = contain(&self.runtime, "model stream", stream.next());
+            let next = contain(&self.runtime, "model stream", async { stream.next().await });
             let next = tokio::select! {
                 biased;
                 _cause = self.signal.cancelled() => return Err(StepEnd::Interrupted),

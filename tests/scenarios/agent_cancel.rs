@@ -5,19 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use continuable::agent::hooks::{AgentEvent, AgentStatus, HookContext, HookError, Recovery};
 use continuable::agent::tools::ToolOutput;
-use continuable::agent::{
-    Agent, CancelOptions, InjectError, PromptDecision, Receipt, ReceiptOutcome,
-};
-use continuable::cancel::CancelSignal;
+use continuable::agent::{Agent, CancelOptions, PromptDecision, ReceiptOutcome};
 use continuable::channel::Latch;
 use continuable::facts::{CancelScope, Fact};
-use continuable::ids::{ActivationId, SessionId};
-use continuable::message::Message;
 use continuable::model::FinishReason;
 use continuable::model::script::{Step, chunks_of_call, chunks_of_text, finish};
-use continuable::sections::steering::SteerRefusal;
 use continuable::session::{EventBody, Session};
-use continuable::store::DiskOperation;
 use continuable::vocabulary::CancelCause;
 use serde_json::json;
 
@@ -49,10 +42,10 @@ pub const COVERED: &[(u16, &str)] = &[
     (270, "a_recovery_may_ask_for_another_turn"),
 ];
 
-const KEEP: CancelOptions = CancelOptions { keep_inbox: true };
+pub const KEEP: CancelOptions = CancelOptions { keep_inbox: true };
 const PLAIN: CancelOptions = CancelOptions { keep_inbox: false };
 
-fn cancel(agent: &Agent) {
+pub fn cancel(agent: &Agent) {
     agent.cancel(CancelCause::User, PLAIN);
 }
 
@@ -249,7 +242,7 @@ async fn a_cancellation_that_keeps_the_inbox_runs_it_in_order() {
 }
 
 /// Calls `then` once, at the first event that `at` picks.
-fn once_at(
+pub fn once_at(
     agent: &Agent,
     at: fn(&EventBody) -> bool,
     then: impl Fn(&Agent) + Send + Sync + 'static,
@@ -288,7 +281,7 @@ async fn calls_of_a_cancelled_turn_are_answered_unrun() {
     assert!(!kit.facts().iter().any(started));
 }
 
-fn is_balanced(session: &Session) -> bool {
+pub fn is_balanced(session: &Session) -> bool {
     let log = session.lock();
     log.open_turn().is_none() && log.open_step().is_none()
 }
@@ -608,101 +601,4 @@ async fn a_recovery_may_ask_for_another_turn() {
         let reason = if index == 1 { "aborted" } else { "error" };
         assert_eq!(reasons(handle.agent().session()), [reason]);
     }
-}
-
-fn activation(kit: &Kit, child: &str) -> CancelSignal {
-    let scope =
-        CancelScope::Activation { activation: ActivationId(1), child: SessionId::new(child) };
-    CancelSignal::new(Arc::clone(&kit.runtime), scope)
-}
-
-/// The contract's P10, and its invariant I10.
-#[tokio::test]
-async fn an_accepted_cancellation_of_the_activation_closes_the_inbox_at_once() {
-    let kit = Kit::new([Step::gate("open"), Step::tool("t", json!({}))]);
-    let _tool = kit.tool("t", |_| async { panic!("it must not run") });
-    let signal = activation(&kit, "s");
-    let mut request = kit.request("s");
-    request.activation = Some(signal.clone());
-    let handle = kit.host.create(request).await.expect("nothing refuses it");
-    let agent = handle.agent();
-    agent.followup(kit.user("a"));
-    wait_until("the request left", || kit.model.was_reached("open")).await;
-    let staged = agent.steer(kit.user("staged"));
-    signal.cancel(CancelCause::Kill);
-    assert_eq!(agent.steer(kit.user("late")).await, ReceiptOutcome::Rejected);
-    assert!(!agent.followup(kit.user("late")));
-    assert_eq!(agent.inject(kit.user("late")), Err(InjectError::Closed));
-    let refused = agent.steer_running(kit.user("late"), || false);
-    assert_eq!(refused.map(drop), Err(SteerRefusal::Cancelled));
-    // Nobody tells the agent: its own next section meets the cancellation.
-    kit.model.release("open");
-    assert_eq!(staged.await, ReceiptOutcome::Rejected);
-    agent.when_idle().await;
-    assert_eq!(reasons(agent.session()), ["aborted"]);
-    let observed = |fact: &Fact| matches!(fact, Fact::CancelObserved { .. });
-    assert_eq!(kit.facts().into_iter().filter(observed).count(), 1);
-}
-
-/// The contract's P10: the loop's flush window is not the end of the activation.
-#[tokio::test]
-async fn a_steer_in_the_flush_window_is_the_next_turn() {
-    let kit = Kit::new([Step::say("1"), Step::say("2")]);
-    let handle = kit.create("s").await;
-    let agent = handle.agent();
-    agent.inject(kit.user("so that the file exists")).expect("idle");
-    agent.flush().await.expect("a working disk");
-    let (began, gate) = kit.shelf.disk.hold(DiskOperation::Sync);
-    agent.followup(kit.user("a"));
-    began.wait().await;
-    let receipt = agent.steer_running(kit.user("b"), || false).expect("still running");
-    let withdrawn = agent.steer(kit.user("c"));
-    drop(withdrawn);
-    gate.set(());
-    assert_eq!(receipt.await, ReceiptOutcome::Admitted { turn: 2, step: 1 });
-    agent.when_idle().await;
-    assert_eq!(reasons(agent.session()), ["completed", "completed"]);
-}
-
-/// The contract's P4: a claimed prompt can be withdrawn, and then opens no turn.
-#[tokio::test]
-async fn a_claimed_prompt_that_is_withdrawn_opens_no_turn() {
-    let kit = Kit::new([]);
-    let (reached, go) = (Latch::new(), Latch::new());
-    let (at, until) = (reached.clone(), go.clone());
-    let pre_step = hook(move |_| {
-        let (at, until) = (at.clone(), until.clone());
-        async move {
-            at.set(());
-            until.wait().await;
-            Ok(())
-        }
-    });
-    let (handle, _) = kit.create_with("s", TestHooks { pre_step, ..TestHooks::default() }).await;
-    let agent = handle.agent();
-    let mut receipt: Receipt = agent.steer(kit.user("a"));
-    reached.wait().await;
-    assert!(receipt.withdraw());
-    go.set(());
-    assert_eq!(receipt.await, ReceiptOutcome::Rejected);
-    agent.when_idle().await;
-    assert!(agent.session().is_empty());
-}
-
-/// The contract's P6.
-#[tokio::test]
-async fn closing_for_settlement_takes_the_length_that_the_flush_must_cover() {
-    let kit = Kit::new([Step::gate("open"), Step::say("1")]);
-    let handle = kit.create("s").await;
-    let agent = handle.agent();
-    agent.followup(kit.user("a"));
-    wait_until("the request left", || kit.model.was_reached("open")).await;
-    assert!(agent.close_for_settlement().is_err());
-    kit.model.release("open");
-    agent.when_idle().await;
-    let length = agent.close_for_settlement().expect("idle");
-    assert_eq!(length, agent.session().len());
-    let refused: Message = kit.user("dropped");
-    assert_eq!(agent.inject(refused), Err(InjectError::Closed));
-    assert_eq!(agent.flush().await.expect("a working disk"), length);
 }

@@ -18,6 +18,7 @@ mod task_tools;
 mod task_agents;
 mod agent_loop;
 mod agent_cancel;
+mod agent_contract;
 mod lifecycle;
 mod persistence;
 mod recorded;
