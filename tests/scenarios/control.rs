@@ -202,7 +202,7 @@ async fn a_kill_of_a_running_child_ends_killed() {
 
 /// A kit whose disk confirms nothing until a child's turn is over. What then happens is `then`'s
 /// choice: it is called between the turn's own flush and the final one.
-fn turn_flush_fails(
+pub fn turn_flush_fails(
     steps: Vec<Step>,
     then: impl Fn(&crate::support::FaultyDisk) + Send + Sync + 'static,
 ) -> World {

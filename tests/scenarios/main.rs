@@ -7,6 +7,7 @@ mod control;
 mod control_send;
 mod send_message;
 mod in_process;
+mod in_process_steer;
 mod structured;
 mod spawn;
 mod fork;
@@ -39,6 +40,7 @@ const TABLE: &[(&str, Covered)] = &[
     ("control_send", control_send::COVERED),
     ("send_message", send_message::COVERED),
     ("in_process", in_process::COVERED),
+    ("in_process_steer", in_process_steer::COVERED),
     ("structured", structured::COVERED),
     ("spawn", spawn::COVERED),
     ("fork", fork::COVERED),
