@@ -1,15 +1,18 @@
 //! One deployment of the real runtime on simulated parts: everything a process would assemble at
 //! its start, on the explorer's executor, a simulated disk and a scripted model.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use continuable::agent::hooks::{AgentHooks, HookContext, HookFuture, PromptDecision};
 use continuable::agent::tools::{
     Tool, ToolGuard, ToolInvocation, ToolMode, ToolOutput, ToolRegistry,
 };
 use continuable::agent::{AgentHost, AgentHostConfig, AgentOptions};
 use continuable::control::SubagentControlService;
 use continuable::ids::SessionId;
+use continuable::message::Message;
 use continuable::model::ToolDefinition;
 use continuable::model::script::{ScriptedModel, Step};
 use continuable::provider::in_process::InProcess;
@@ -17,6 +20,10 @@ use continuable::provider::{Registration, SubagentProvider, SubagentService};
 use continuable::runtime::{BoxFuture, Runtime};
 use continuable::store::{Disk, DiskOperation, SessionStore};
 use continuable::task::{Attachment, TaskService, TaskServiceConfig};
+use continuable::tools::delegate::{
+    DelegateConfig, DelegateMount, DelegateServices, TOOL_NAME_DEFAULT,
+};
+use continuable::tools::send_message::SendMessageTool;
 use continuable::tools::tasks::{TaskTools, TaskToolsConfig, TaskToolsLoaded};
 use serde_json::json;
 
@@ -24,7 +31,7 @@ use crate::canary::{HASTY, HastyProvider, Lie, LyingDisk};
 use crate::disk::{DiskError, DiskFault, FaultRule, FaultRules, SimDisk};
 use crate::explore::SimRuntime;
 use crate::invariants::durability::signed;
-use crate::plan::{FaultedOperation, ModelStep, Plan, PlannedFault, Provider};
+use crate::plan::{FaultedOperation, Hook, ModelStep, Plan, PlannedFault, Provider};
 use crate::probe::Judge;
 
 /// The tool that children call.
@@ -50,7 +57,8 @@ pub struct Deployment {
     lie: Option<Lie>,
     task_tools: TaskTools,
     surface: Mutex<Option<TaskToolsLoaded>>,
-    _work: ToolGuard,
+    _tools: Vec<ToolGuard>,
+    _delegation: DelegateMount,
     _providers: Vec<Registration>,
     _listener: Option<Attachment>,
 }
@@ -59,14 +67,8 @@ impl Deployment {
     /// Assembles it for `plan`; `lie` makes one part of it a liar.
     pub fn new(runtime: &Arc<SimRuntime>, plan: &Plan, lie: Option<Lie>) -> Self {
         let shared: Arc<dyn Runtime> = Arc::<SimRuntime>::clone(runtime);
-        let disk = SimDisk::new().with_runtime(Arc::clone(&shared));
-        disk.set_faults(Arc::new(FaultRules::new(plan.faults.iter().flat_map(rules))));
-        let below: Arc<dyn Disk> = match lie {
-            Some(Lie::Flush) => Arc::new(LyingDisk(disk.clone())),
-            _ => Arc::new(disk.clone()),
-        };
-        let model = ScriptedModel::new(Arc::clone(&shared));
-        model.set_recording(false);
+        let (disk, below) = disks(&shared, plan, lie);
+        let model = model(&shared);
         let tools = Arc::new(ToolRegistry::default());
         let tasks = TaskService::new(Arc::clone(&shared), TaskServiceConfig::default());
         let store = SessionStore::open(Arc::clone(&shared), below);
@@ -77,7 +79,7 @@ impl Deployment {
             tools: Arc::clone(&tools),
             system_prompt: "simulated".to_owned(),
             defaults: AgentOptions::default(),
-            hooks: Vec::new(),
+            hooks: hooks(plan.hook),
         });
         let subagents = SubagentService::new(Arc::clone(&shared));
         let control = SubagentControlService::new(
@@ -86,18 +88,21 @@ impl Deployment {
             Arc::clone(&subagents),
             Some(Arc::clone(&store)),
         );
-        let work = tools
-            .register(Arc::new(WorkTool { runtime: Arc::clone(&shared) }))
-            .expect("the name is free");
-        let mut providers: Vec<Arc<dyn SubagentProvider>> =
-            vec![InProcess::spawn(), InProcess::fork()];
-        if lie == Some(Lie::Dispose) {
-            providers.push(Arc::new(HastyProvider(InProcess::spawn())));
-        }
-        let providers = providers
-            .into_iter()
-            .map(|provider| subagents.register(provider).expect("the name is free"))
-            .collect();
+        let providers = register(&subagents, lie);
+        let work: Arc<dyn Tool> = Arc::new(WorkTool { runtime: Arc::clone(&shared) });
+        let guards = vec![
+            tools.register(work).expect("the name is free"),
+            SendMessageTool::new(Arc::clone(&control)).load(&tools).expect("the name is free"),
+        ];
+        let services = DelegateServices {
+            runtime: Arc::clone(&shared),
+            subagents,
+            tasks: Some(Arc::clone(&tasks)),
+            control: Some(Arc::clone(&control)),
+        };
+        let delegation = DelegateConfig { max_depth: Some(3), ..DelegateConfig::new("spawn") };
+        let delegation = DelegateMount::new(delegation, services, Arc::clone(&tools))
+            .expect("the configuration is valid");
         let listener = plan
             .panicking_listener
             .then(|| tasks.on_done(Arc::new(|_: &_, _: Option<&_>| planned_panic("listener"))));
@@ -116,7 +121,8 @@ impl Deployment {
             lie,
             task_tools,
             surface: Mutex::new(None),
-            _work: work,
+            _tools: guards,
+            _delegation: delegation,
             _providers: providers,
             _listener: listener,
         };
@@ -153,6 +159,38 @@ impl Deployment {
     }
 }
 
+/// The simulated disk, and what the store is given of it.
+fn disks(runtime: &Arc<dyn Runtime>, plan: &Plan, lie: Option<Lie>) -> (SimDisk, Arc<dyn Disk>) {
+    let disk = SimDisk::new().with_runtime(Arc::clone(runtime));
+    disk.set_faults(Arc::new(FaultRules::new(plan.faults.iter().flat_map(rules))));
+    let below: Arc<dyn Disk> = match lie {
+        Some(Lie::Flush) => Arc::new(LyingDisk(disk.clone())),
+        _ => Arc::new(disk.clone()),
+    };
+    (disk, below)
+}
+
+/// The model. Children that a model started by itself have a short script of their own.
+fn model(runtime: &Arc<dyn Runtime>) -> ScriptedModel {
+    let model = ScriptedModel::new(Arc::clone(runtime));
+    model.set_recording(false);
+    model.set_factory(Arc::new(|_, _| {
+        let mut steps = scripted(ModelStep::Slow(15));
+        steps.push(Step::Always(Box::new(say())));
+        Some(steps)
+    }));
+    model
+}
+
+fn register(subagents: &SubagentService, lie: Option<Lie>) -> Vec<Registration> {
+    let mut providers: Vec<Arc<dyn SubagentProvider>> = vec![InProcess::spawn(), InProcess::fork()];
+    if lie == Some(Lie::Dispose) {
+        providers.push(Arc::new(HastyProvider(InProcess::spawn())));
+    }
+    let registered = providers.into_iter().map(|provider| subagents.register(provider));
+    registered.map(|registered| registered.expect("the name is free")).collect()
+}
+
 /// The answer is signed by the instance it is given to, so that a result shows whose it is (I23).
 fn say() -> Step {
     Step::func(|request| Step::say(signed(request.agent, request.turn, request.step)))
@@ -160,6 +198,16 @@ fn say() -> Step {
 
 fn work(arguments: serde_json::Value) -> Step {
     Step::tool(WORK_TOOL, arguments)
+}
+
+/// The Task that a parent's own model waits for and kills.
+const FIRST_TASK: &str = "subagent-1";
+
+fn delegate(background: bool) -> Step {
+    Step::tool(
+        TOOL_NAME_DEFAULT,
+        json!({ "description": "more", "prompt": "begin", "run_in_background": background }),
+    )
 }
 
 fn scripted(step: ModelStep) -> Vec<Step> {
@@ -178,6 +226,15 @@ fn scripted(step: ModelStep) -> Vec<Step> {
         })],
         ModelStep::Refuse => vec![Step::Refuse],
         ModelStep::Panic => vec![Step::func(|_| planned_panic("model"))],
+        ModelStep::Delegate => vec![delegate(false)],
+        ModelStep::Background => vec![delegate(true)],
+        ModelStep::TaskOutput => vec![Step::tool(
+            "task_output",
+            json!({ "task_id": FIRST_TASK, "wait": true, "timeout_ms": 25 }),
+        )],
+        ModelStep::TaskKill => {
+            vec![Step::tool("task_kill", json!({ "task_id": FIRST_TASK }))]
+        }
     }
 }
 
@@ -205,6 +262,46 @@ fn rules(fault: &PlannedFault) -> Vec<FaultRule> {
         rule.after(fault.skip)
     };
     operations.iter().map(rule).collect()
+}
+
+fn hooks(hook: Hook) -> Vec<Arc<dyn AgentHooks>> {
+    match hook {
+        Hook::Absent => Vec::new(),
+        hook => vec![Arc::new(PlannedHook { hook, asked: AtomicU64::new(0) })],
+    }
+}
+
+/// A hook that interferes as planned.
+struct PlannedHook {
+    hook: Hook,
+    asked: AtomicU64,
+}
+
+impl PlannedHook {
+    fn every(&self, n: u64) -> bool {
+        (self.asked.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(n)
+    }
+}
+
+impl AgentHooks for PlannedHook {
+    fn prompt_submit<'a>(
+        &'a self,
+        _context: &'a HookContext,
+        _message: &'a Arc<Message>,
+    ) -> HookFuture<'a, PromptDecision> {
+        let decision = match self.hook {
+            Hook::Blocks if self.every(3) => PromptDecision::Block { reason: "planned".to_owned() },
+            _ => PromptDecision::allow(),
+        };
+        Box::pin(std::future::ready(Ok(decision)))
+    }
+
+    fn pre_step<'a>(&'a self, _context: &'a HookContext) -> HookFuture<'a, ()> {
+        if self.hook == Hook::Panics && self.every(5) {
+            planned_panic("hook");
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 /// Works for a while, or panics.

@@ -31,8 +31,24 @@ pub struct Plan {
     pub faults: Vec<PlannedFault>,
     /// Whether a listener of the Task service panics at everything it hears.
     pub panicking_listener: bool,
+    /// What every agent's hook does.
+    pub hook: Hook,
     /// How the run comes to its end.
     pub ending: Ending,
+}
+
+/// What the deployment's hook of every agent does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hook {
+    /// There is none.
+    Absent,
+    /// It lets everything pass.
+    Idle,
+    /// It blocks every third prompt.
+    Blocks,
+    /// It panics before every fifth step.
+    Panics,
 }
 
 /// What stops the work that is still under way when the clients are done.
@@ -175,6 +191,11 @@ pub enum Operation {
         /// The parent.
         parent: u64,
     },
+    /// Somebody else tears the log of a child that is not live: half a line at its end.
+    Tear {
+        /// The k-th child so far.
+        child: u64,
+    },
     /// Take the control surface away, or bring it back.
     Surface {
         /// Whether it is to be attached.
@@ -210,6 +231,14 @@ pub enum ModelStep {
     Refuse,
     /// The model client panics.
     Panic,
+    /// Delegates in the foreground.
+    Delegate,
+    /// Delegates in the background, to a child that the clients do not know.
+    Background,
+    /// Waits for the first Task and reads it.
+    TaskOutput,
+    /// Kills the first Task.
+    TaskKill,
 }
 
 /// Which operation of the disk a fault strikes.
@@ -241,10 +270,10 @@ pub struct SizeClass(pub u64);
 /// reported by every sweep; then the table is raised. It is fixed, not learned, because a seed must
 /// mean the same run alone and in a sweep.
 const LONGEST: [Estimate; 4] = [
-    Estimate { choices: 2_000, tasks: 60 },
-    Estimate { choices: 4_000, tasks: 120 },
-    Estimate { choices: 8_000, tasks: 200 },
-    Estimate { choices: 16_000, tasks: 300 },
+    Estimate { choices: 800, tasks: 140 },
+    Estimate { choices: 1_200, tasks: 220 },
+    Estimate { choices: 1_600, tasks: 300 },
+    Estimate { choices: 3_000, tasks: 500 },
 ];
 
 impl Plan {
@@ -290,8 +319,14 @@ impl Plan {
             clients[client].push(Planned { after_ms, operation });
         }
         let faults = (0..weights.faults).map(|_| fault(&mut rng)).collect();
-        let parent_script = vec![ModelStep::Say; 2];
+        let parent_script = (0..rng.below(4)).map(|_| parent_step(&mut rng)).collect();
         let panicking_listener = rng.chance(1, 12);
+        let hook = match rng.below(12) {
+            0..6 => Hook::Absent,
+            6..10 => Hook::Idle,
+            10 => Hook::Blocks,
+            _ => Hook::Panics,
+        };
         let ending = match rng.below(8) {
             0..4 => Ending::Patience,
             4 | 5 => Ending::Owners,
@@ -308,6 +343,7 @@ impl Plan {
             clients,
             faults,
             panicking_listener,
+            hook,
             ending,
         }
     }
@@ -321,12 +357,12 @@ struct Weights {
     faults: u64,
 }
 
-const OPERATION_KINDS: usize = 11;
+const OPERATION_KINDS: usize = 12;
 /// Without the swarm's draw: starts, bad starts, sends, bad sends, kills, waits, reads, prompts,
-/// disposals, reopenings, surface changes.
-const OPERATION_WEIGHTS: [u64; OPERATION_KINDS] = [14, 2, 34, 3, 14, 12, 9, 4, 3, 3, 2];
+/// disposals, reopenings, torn logs, surface changes.
+const OPERATION_WEIGHTS: [u64; OPERATION_KINDS] = [14, 2, 34, 3, 14, 12, 9, 4, 3, 3, 2, 2];
 
-const STEPS: [(ModelStep, u64); 12] = [
+const STEPS: [(ModelStep, u64); 14] = [
     (ModelStep::Say, 10),
     (ModelStep::Slow(15), 6),
     (ModelStep::Empty, 2),
@@ -339,6 +375,17 @@ const STEPS: [(ModelStep, u64); 12] = [
     (ModelStep::MaxTokens, 1),
     (ModelStep::Refuse, 1),
     (ModelStep::Panic, 1),
+    (ModelStep::Delegate, 1),
+    (ModelStep::Background, 1),
+];
+
+const PARENT_STEPS: [ModelStep; 6] = [
+    ModelStep::Say,
+    ModelStep::Slow(10),
+    ModelStep::Delegate,
+    ModelStep::Background,
+    ModelStep::TaskOutput,
+    ModelStep::TaskKill,
 ];
 
 impl Weights {
@@ -369,6 +416,10 @@ fn weighted(rng: &mut Rng, weights: &[u64]) -> usize {
         left -= weight;
     }
     0
+}
+
+fn parent_step(rng: &mut Rng) -> ModelStep {
+    *rng.pick(&PARENT_STEPS).expect("the list is not empty")
 }
 
 fn provider(rng: &mut Rng) -> Provider {
@@ -415,6 +466,7 @@ fn operation(rng: &mut Rng, weights: &Weights, parents: u64) -> Operation {
         7 => Operation::Prompt { parent },
         8 => Operation::DisposeOwner { parent },
         9 => Operation::ReopenOwner { parent },
+        10 => Operation::Tear { child: near },
         _ => Operation::Surface { attached: rng.chance(2, 3) },
     }
 }

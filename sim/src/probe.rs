@@ -10,7 +10,6 @@ use continuable::agent::AgentHost;
 use continuable::facts::Fact;
 use continuable::ids::{OwnerId, SessionId};
 use continuable::store::path::SessionPlace;
-use continuable::sync::key_of;
 
 use crate::disk::SimDisk;
 use crate::explore::Probe;
@@ -27,8 +26,8 @@ pub struct Judge {
 #[derive(Default)]
 struct State {
     sessions: BTreeMap<OwnerId, SessionId>,
-    /// Of each session the confirmed bytes: how many, and their hash.
-    confirmed: BTreeMap<SessionId, (usize, u64)>,
+    /// Of each session the confirmed bytes.
+    confirmed: BTreeMap<SessionId, Vec<u8>>,
 }
 
 impl Judge {
@@ -57,20 +56,14 @@ impl Judge {
         let marked = usize::try_from(mark).unwrap_or(usize::MAX);
         let whole = ends.get(marked).copied().unwrap_or(0);
         let mut state = self.state();
-        let known = state.confirmed.get(session).copied();
-        let changed = known.is_some_and(|(length, hash)| {
-            bytes.get(..length).is_none_or(|prefix| hash_of(prefix) != hash)
-        });
-        if known.is_none_or(|(length, _)| length <= whole) {
-            state.confirmed.insert(session.clone(), (whole, hash_of(&bytes[..whole])));
+        let known = state.confirmed.entry(session.clone()).or_default();
+        let changed = !bytes.starts_with(known);
+        if whole >= known.len() {
+            *known = bytes[..whole].to_vec();
         }
         let durable = (ends.len() as u64).saturating_sub(1);
         Some(Note::DiskJudged { session: session.clone(), durable, changed })
     }
-}
-
-fn hash_of(bytes: &[u8]) -> u64 {
-    key_of(&String::from_utf8_lossy(bytes))
 }
 
 impl Probe for Judge {

@@ -13,6 +13,7 @@ use continuable::ids::{SESSION_ID_MAX_UNITS, SessionId, TaskId};
 use continuable::message::{ContentBlock, Message, MessageSource};
 use continuable::runtime::{Runtime, fresh_message_id, fresh_session_id, spawn};
 use continuable::session::highest_task_ordinals;
+use continuable::store::path::SessionPlace;
 use continuable::task::{TaskError, TaskService, TaskSnapshot};
 use continuable::vocabulary::{CancelCause, RouteCode};
 
@@ -149,6 +150,7 @@ impl Workload {
             Operation::Prompt { parent } => self.prompt(parent).await,
             Operation::DisposeOwner { parent } => self.dispose_owner(parent).await,
             Operation::ReopenOwner { parent } => self.reopen_owner(parent).await,
+            Operation::Tear { child } => self.tear(child),
             Operation::Surface { attached } => {
                 self.deployment.set_surface(attached);
                 Answer::Done
@@ -287,6 +289,17 @@ impl Workload {
         let back = place(task, known.tasks.len())?;
         let (id, parent) = &known.tasks[known.tasks.len() - 1 - back];
         Some((id.clone(), known.parents[*parent].id.clone()))
+    }
+
+    /// Half a line at the end of a log that no live agent owns.
+    fn tear(&self, child: u64) -> Answer {
+        let Some(child) = self.child(child) else { return Answer::NoTarget };
+        let live = self.deployment.agents.get(&child).is_some();
+        let Some(place) = SessionPlace::of(&child, None).ok().filter(|_| !live) else {
+            return Answer::NoTarget;
+        };
+        let tear = |bytes: &mut Vec<u8>| bytes.extend_from_slice(b"{\"seq\":");
+        if self.deployment.disk.damage(&place.log, tear) { Answer::Done } else { Answer::NoTarget }
     }
 
     // --- parents ------------------------------------------------------------------------------

@@ -84,7 +84,12 @@ impl Sampler {
         match self {
             Self::Fifo => Box::new(Recorded::default()),
             Self::Random => Box::new(Random { rng }),
-            Self::Pct { depth } => Box::new(Pct::new(rng, *depth, estimate.choices)),
+            Self::Pct { depth } => {
+                // Runs of one size differ tenfold. The longest one ever seen bounds the change
+                // points; half of the runs look for them in a shorter, and likelier, part of it.
+                let length = estimate.choices >> rng.below(6).saturating_sub(2);
+                Box::new(Pct::new(rng, *depth, length))
+            }
             Self::Starve => {
                 let victim = rng.below(estimate.tasks.max(1));
                 Box::new(Starve { rng, victim })

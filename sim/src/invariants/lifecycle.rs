@@ -250,7 +250,12 @@ pub const I29: Invariant = Invariant {
     kind: Kind::Always,
     sentence: "a panic in a producer, tool, model client, listener or loop fails at most its own \
                Task; every waiter and receipt still settles",
-    dangers: &["a tool panicked", "a model client panicked", "a listener panicked"],
+    dangers: &[
+        "a tool panicked",
+        "a model client panicked",
+        "a listener panicked",
+        "a hook panicked",
+    ],
     check: panics_are_contained,
 };
 
@@ -266,6 +271,7 @@ fn panics_are_contained(history: &History<'_>, finding: &mut Finding) {
                 finding.meet_if(text.contains("planned: tool"), "a tool panicked");
                 finding.meet_if(text.contains("planned: model"), "a model client panicked");
                 finding.meet_if(text.contains("planned: listener"), "a listener panicked");
+                finding.meet_if(text.contains("planned: hook"), "a hook panicked");
             }
             Fact::TaskSettled { task, status, code: Some(ErrorCode::Panicked), .. } => {
                 finding.demand(foreign > 0 && *status == TaskStatus::Failed, at, || {

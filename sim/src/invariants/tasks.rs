@@ -2,7 +2,7 @@
 
 use continuable::error::ErrorCode;
 use continuable::facts::Fact;
-use continuable::vocabulary::{RouteCode, TaskStatus};
+use continuable::vocabulary::{KillAnswer, RouteCode, TaskStatus};
 
 use super::history::{ActivationStory, History};
 use super::{Finding, Invariant, Kind};
@@ -153,7 +153,9 @@ pub const I3: Invariant = Invariant {
 
 fn one_outcome(history: &History<'_>, finding: &mut Finding) {
     for (id, task) in &history.tasks {
-        finding.meet_if(!task.ignored.is_empty(), "a second settlement was attempted");
+        // A settlement that is ignored, or a kill that comes too late to change anything.
+        let late = task.kills.iter().any(|(_, answer)| *answer == KillAnswer::AlreadyFinished);
+        finding.meet_if(late || !task.ignored.is_empty(), "a second settlement was attempted");
         let Some(settled) = task.outcome() else { continue };
         finding.demand(settled.status.is_terminal(), settled.at, || {
             format!("{id} settled as {}", settled.status)

@@ -1,0 +1,54 @@
+//! The binary as a person uses it.
+//!
+//! Goal: what the README promises holds for the built program. Method: run it, look at its output and
+//! its exit code. Two processes share no memory, so equal bytes here mean that nothing leaks into a
+//! run: no hash order, no address, no clock, no random number of the process.
+
+use std::process::{Command, Output};
+
+fn sim(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sim")).args(arguments).output().expect("the binary runs")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("the output is text")
+}
+
+#[test]
+fn a_replay_prints_the_same_bytes_in_every_process() {
+    for seed in ["0", "7", "1076"] {
+        let first = sim(&["replay", "--seed", seed, "--points"]);
+        let second = sim(&["replay", "--seed", seed, "--points"]);
+        assert!(first.status.success(), "{}", text(&first));
+        assert_eq!(text(&first), text(&second));
+        let jsonl = sim(&["replay", "--seed", seed, "--jsonl"]);
+        let trace = continuable_sim::trace::Trace::parse(&text(&jsonl)).expect("it parses back");
+        let columns = text(&sim(&["replay", "--seed", seed]));
+        assert!(columns.ends_with(&format!("digest {:016x}\n", trace.digest())));
+    }
+}
+
+#[test]
+fn a_sweep_passes_catches_its_canaries_and_says_what_it_tested() {
+    let output = sim(&["run", "--seeds", "0..200", "--jobs", "2"]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    for line in
+        ["plans             200", "canary caught: Flush", "canary caught: Dispose", "PASSED"]
+    {
+        assert!(text.contains(line), "{line:?} is missing in:\n{text}");
+    }
+    let json = sim(&["run", "--seeds", "0..50", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("it is JSON");
+    assert_eq!(json["tally"]["plans"], 50);
+    assert_eq!(json["canaryCaught"], true);
+}
+
+#[test]
+fn bad_arguments_are_refused_with_their_own_exit_code() {
+    for arguments in [&["run", "--seeds", "9..3"][..], &["replay"], &["fly"], &[]] {
+        let output = sim(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+    }
+}
