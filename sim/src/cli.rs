@@ -31,6 +31,8 @@ const BLOCK: u64 = 32;
 const CANARY_SEEDS: u64 = 200;
 /// The exit code of a sweep that missed a canary: it says nothing.
 const EXIT_VOID: u8 = 3;
+/// The exit code of a large sweep that met too little: it says less than it seems to.
+const EXIT_VACUOUS: u8 = 4;
 
 /// Deterministic simulation of continuable.
 #[derive(Debug, Parser)]
@@ -41,7 +43,7 @@ struct Arguments {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 passed, 2 bad arguments, 3 a canary lived (the sweep is \
-                          void), 127 a panic of ours, 128 something never came to rest, 129 an \
+                          void), 4 a large sweep met some danger never (it is vacuous), 127 a panic of ours, 128 something never came to rest, 129 an \
                           invariant was broken.";
 
 #[derive(Debug, Subcommand)]
@@ -125,7 +127,11 @@ fn exit_code(summary: &Summary) -> ExitCode {
     if !summary.canary_caught() {
         return ExitCode::from(EXIT_VOID);
     }
-    summary.tally.worst().map_or(ExitCode::SUCCESS, |class| ExitCode::from(class.exit_code()))
+    match summary.tally.worst() {
+        Some(class) => ExitCode::from(class.exit_code()),
+        None if summary.vacuous() => ExitCode::from(EXIT_VACUOUS),
+        None => ExitCode::SUCCESS,
+    }
 }
 
 fn sweep(seeds: Range<u64>, jobs: usize, limit: Option<Duration>) -> Summary {

@@ -10,6 +10,9 @@ use crate::canary::Lie;
 use crate::invariants;
 use crate::tally::{Failure, Tally};
 
+/// From so many plans on every danger must have been met. The rarest is met in one of 700.
+pub const DANGERS_DUE_PLANS: u64 = 15_000;
+
 /// How a canary fared.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Canary {
@@ -40,6 +43,12 @@ impl Summary {
     /// Whether every lie was caught; a sweep that missed one is void.
     pub fn canary_caught(&self) -> bool {
         self.canaries.iter().all(|(_, canary)| canary.caught_at.is_some())
+    }
+
+    /// Whether the sweep was large enough to meet every danger and did not: its green tests less
+    /// than it says.
+    pub fn vacuous(&self) -> bool {
+        self.tally.plans >= DANGERS_DUE_PLANS && !self.tally.dangers_missed().is_empty()
     }
 
     /// For people.
@@ -149,7 +158,9 @@ impl Summary {
             };
         }
         let tally = &self.tally;
-        let _ = if tally.failed == 0 {
+        let _ = if self.vacuous() && tally.failed == 0 {
+            writeln!(text, "VACUOUS ({} plans met too little: see \"never met\")", tally.plans)
+        } else if tally.failed == 0 {
             writeln!(text, "PASSED ({} plans)", tally.plans)
         } else {
             writeln!(
