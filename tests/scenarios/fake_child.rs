@@ -18,6 +18,8 @@ use continuable::vocabulary::{CancelCause, StopReason};
 pub struct FakeChild {
     /// Whether starts stay pending until they are cancelled.
     pub pending: bool,
+    /// What a start waits for before it is published.
+    pub gate: Option<Latch<()>>,
     /// Whether starts panic.
     pub panics: bool,
     /// Whether runs take messages, and admit each at once.
@@ -51,8 +53,12 @@ impl FakeChild {
         };
         let busy = self.busy.lock().expect("no panic inside").clone();
         let (pending, cancelled) = (self.pending, self.cancelled.clone());
+        let gate = self.gate.clone();
         Box::pin(async move {
             busy.set(());
+            if let Some(gate) = gate {
+                gate.wait().await;
+            }
             if pending {
                 cancelled.set(signal.cancelled().await);
                 return Err(SubagentError::AbortedBeforePublication);

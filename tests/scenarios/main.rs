@@ -60,6 +60,7 @@ const TABLE: &[(&str, Covered)] = &[
 const OUT: &[(u16, u16, &str)] = &[
     (64, 67, "sandbox and approval policy are out of scope (contract §1): opaque events only"),
     (83, 85, "Code Mode is out of scope (contract §1)"),
+    (129, 129, "helpers of out-of-process providers come with the ACP provider (issue 2, item 10)"),
     (297, 297, "the checkpoint policy is out of scope (contract §1)"),
     (210, 224, "the ACP provider comes later (issue 2, item 10)"),
 ];
