@@ -335,8 +335,10 @@ async fn dropping_the_service_kills_what_runs() {
     let started = control.start_continuable(parent.agent(), spec("q")).expect("started");
     wait_until("the child asks the model", || world.kit.model.active() == 1).await;
     drop(control);
-    let done = world.wait(parent.agent(), &started.task).await;
-    assert_eq!(done.status, TaskStatus::Killed);
+    // Bounded, so that a Task that nobody cancels is a failure here and not a hang.
+    let bound = Some(std::time::Duration::from_secs(5));
+    let done = tasks.wait(&started.task, Some(parent.agent().id()), bound, None).await;
+    assert_eq!(done.expect("its own").status, TaskStatus::Killed);
     assert!(world.kit.host.get(&started.child).is_none());
 }
 
