@@ -202,9 +202,7 @@ impl Assembly {
             let log = handle.agent().session().lock();
             fold::highest_task_ordinals(log.events())
         };
-        for (kind, highest) in ordinals {
-            self.tasks.raise_counter(&kind, highest);
-        }
+        self.tasks.raise_counters(&ordinals);
         Ok(handle)
     }
 

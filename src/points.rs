@@ -38,8 +38,20 @@ points! {
     ResumeAuthorise,
     /// A cold resume is about to load the child's log.
     ResumeLoad,
-    /// A cold resume is about to call the provider's resume.
+    /// A cold resume is about to look at its signal for the last time before the provider's.
     ProviderResume,
+    /// A resumed child's Task ids are about to be kept from repeating.
+    ResumeCounters,
+    /// The provider is about to be called.
+    ProviderCall,
+    /// A child is about to be created or resumed, unless it was cancelled.
+    ChildCreate,
+    /// A published child is about to be handed over, unless it was cancelled.
+    HandOver,
+    /// A run is about to note where its own part of the log begins.
+    RunBoundary,
+    /// A run is about to deliver its prompt.
+    RunBegin,
     /// The run was handed over; its association is about to be filled.
     AssociationFill,
     /// The driver is about to wait for the run's result.
@@ -120,6 +132,8 @@ points! {
     SettlementClose,
     /// A run is about to make its final flush.
     FinalFlush,
+    /// A run is about to read its result from the log.
+    ResultRead,
     /// A run is about to publish its result.
     ResultPublish,
     /// An agent is about to be disposed.

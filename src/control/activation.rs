@@ -17,7 +17,7 @@ use crate::message::Message;
 use crate::points::Point;
 use crate::provider::{ContinuableRequest, ResumeRequest, Run, SubagentService, publish_result};
 use crate::runtime::Runtime;
-use crate::sections::admission;
+use crate::sections::admission::{self, Unclaimed};
 use crate::session::descriptor::{Descriptor, DescriptorError};
 use crate::session::{SessionHeader, fold};
 use crate::store::{Loaded, SessionStore, StoreError, StoredSession};
@@ -86,6 +86,7 @@ impl Driver {
     ) -> Result<Run, ControlError> {
         self.runtime().point(Point::ProviderStart).await;
         self.recheck()?;
+        self.runtime().point(Point::ProviderCall).await;
         Ok(self.subagents.start_continuable(provider, request).await?)
     }
 
@@ -101,7 +102,6 @@ impl Driver {
         let header = store.read_header(&self.child).await.map_err(|e| self.unavailable(e))?;
 
         self.runtime().point(Point::ResumeAuthorise).await;
-        self.recheck()?;
         self.authorise(&header)?;
 
         self.runtime().point(Point::ResumeLoad).await;
@@ -110,7 +110,9 @@ impl Driver {
 
         self.runtime().point(Point::ProviderResume).await;
         self.recheck()?;
+        self.runtime().point(Point::ResumeCounters).await;
         self.raise_counters(&loaded);
+        self.runtime().point(Point::ProviderCall).await;
         let provider = descriptor.provider.clone();
         let request = ResumeRequest {
             child: self.child.clone(),
@@ -127,14 +129,20 @@ impl Driver {
         ControlError::Unavailable { child: self.child.clone(), cause: Arc::new(cause) }
     }
 
-    /// Only the persisted direct parent may continue the child (contract I11).
+    /// Only the persisted direct parent may continue the child (contract I11); a cancellation is
+    /// met in the same section.
     fn authorise(&self, header: &SessionHeader) -> Result<(), ControlError> {
         let child = self.child.clone();
         if header.parent_session.as_ref() != Some(self.parent.id()) {
             return Err(ControlError::Unauthorized { child });
         }
-        admission::authorise(self.runtime(), &self.associations, &self.child, self.activation)
-            .map_err(|task| ControlError::Held { child, task })
+        let place = (&self.child, self.activation);
+        admission::authorise(self.runtime(), &self.associations, &self.signal, place).map_err(
+            |refusal| match refusal {
+                Unclaimed::Cancelled => ControlError::Cancelled { child },
+                Unclaimed::Held(task) => ControlError::Held { child, task },
+            },
+        )
     }
 
     /// Loads the log once; nothing is repaired before the descriptor is known to be usable and the
@@ -169,9 +177,7 @@ impl Driver {
     /// (contract P13).
     fn raise_counters(&self, loaded: &Loaded) {
         let Some(tasks) = self.tasks.upgrade() else { return };
-        for (kind, highest) in fold::highest_task_ordinals(&loaded.events) {
-            tasks.raise_counter(&kind, highest);
-        }
+        tasks.raise_counters(&fold::highest_task_ordinals(&loaded.events));
     }
 
     /// The run is published. It is filled in, its result awaited, and it is disposed whatever the

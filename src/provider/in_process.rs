@@ -152,6 +152,7 @@ async fn start(
     inherited: Option<Vec<Arc<Event>>>,
 ) -> Result<Arc<dyn SubagentRun>, SubagentError> {
     let StartRequest { prompt, source, parent, signal, agent_options, .. } = request;
+    parent.runtime().point(Point::ChildCreate).await;
     if signal.is_cancelled() {
         return Err(SubagentError::AbortedBeforePublication);
     }
@@ -205,6 +206,7 @@ async fn start(
 
 async fn resume(request: ResumeRequest) -> Result<Arc<dyn SubagentRun>, SubagentError> {
     let ResumeRequest { child, message, parent, signal, descriptor, loaded } = request;
+    parent.runtime().point(Point::ChildCreate).await;
     if signal.is_cancelled() {
         return Err(SubagentError::AbortedBeforePublication);
     }
@@ -238,14 +240,20 @@ async fn hand_over(
     capture: Option<StructuredCapture>,
     message: Message,
 ) -> Result<Arc<dyn SubagentRun>, SubagentError> {
+    let agent = handle.agent().clone();
+    let runtime = Arc::clone(agent.runtime());
+    runtime.point(Point::HandOver).await;
     if signal.is_cancelled() {
+        runtime.point(Point::RunDispose).await;
         handle.dispose().await;
         return Err(SubagentError::AbortedBeforePublication);
     }
-    let agent = handle.agent().clone();
+    runtime.point(Point::RunBoundary).await;
+    let boundary = agent.session().len();
+    runtime.point(Point::RunBegin).await;
     let run = Arc::new(InProcessRun {
-        runtime: Arc::clone(agent.runtime()),
-        boundary: agent.session().len(),
+        runtime,
+        boundary,
         result: Latch::new(),
         disposing: Arc::new(AtomicBool::new(false)),
         handle: Arc::new(handle),
@@ -326,9 +334,9 @@ impl SubagentRun for InProcessRun {
     fn dispose(&self) -> BoxFuture<'static, Result<(), DisposeError>> {
         self.disposing.store(true, Ordering::Release);
         self.handle.request_dispose();
-        let (handle, result) = (Arc::clone(&self.handle), self.result.clone());
+        let (agent, result) = (self.agent.clone(), self.result.clone());
         Box::pin(async move {
-            handle.dispose().await;
+            agent.disposed().await;
             // The driver is part of the run: quiescence includes it.
             drop(result.wait().await);
             Ok(())
@@ -395,8 +403,10 @@ impl Driver {
             Durability::Required => self.confirm(length).await.err(),
             Durability::BestEffort => None,
         };
+        self.runtime.point(Point::ResultRead).await;
+        let events = self.agent.session().snapshot_from(0);
         self.runtime.point(Point::ResultPublish).await;
-        self.publish(unconfirmed)
+        self.publish(&events, unconfirmed)
     }
 
     /// Waits until the child is idle and closes it for settlement in the section that finds it so;
@@ -430,10 +440,9 @@ impl Driver {
     }
 
     /// Section (d): the result meets the cancellation in the slot, and whoever is first stands.
-    fn publish(&self, unconfirmed: Option<SubagentError>) -> Outcome {
-        let events = self.agent.session().snapshot_from(0);
-        let (reason, _) = fold::result_since(&events, self.boundary);
-        let output = fold::result_message_since(&events, self.boundary);
+    fn publish(&self, events: &[Arc<Event>], unconfirmed: Option<SubagentError>) -> Outcome {
+        let (reason, _) = fold::result_since(events, self.boundary);
+        let output = fold::result_message_since(events, self.boundary);
         let structured = self.capture.as_ref().and_then(StructuredCapture::captured);
         let (mut stop, detail) = self.stop(reason.as_ref(), structured.is_some());
         let code = unconfirmed.as_ref().map(SubagentError::code);

@@ -8,6 +8,7 @@ use crate::error::ErrorCode;
 use crate::facts::{Fact, FactSink};
 use crate::ids::{ActivationId, MessageId, OwnerId, RunId, SessionId, TaskId};
 use crate::message::MessageSource;
+use crate::sections::slot::{Slot, SlotLock};
 use crate::sync::Mutex;
 use crate::task::record::{OwnerRef, TaskLinks, TaskParts, TaskSpec};
 use crate::task::table::{OwnerGone, TaskRefusal, TaskTable};
@@ -151,16 +152,28 @@ fn gone<A: Clone>(registry: &Registry<A>, owner: &OwnerRef) -> Option<OwnerGone>
     Some(if published { OwnerGone::Closing } else { OwnerGone::NotRegistered })
 }
 
-/// The persisted header authorised the activation (contract P5). The holder's Task if another one
-/// holds the child.
+/// Why an authorised activation does not hold its child.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unclaimed {
+    /// It was cancelled first.
+    Cancelled,
+    /// Another activation holds the child, in this Task.
+    Held(TaskId),
+}
+
+/// The persisted header authorised the activation (contract P5): it claims the child, unless it was
+/// cancelled or another one holds it.
 pub fn authorise<R: Clone, S: Clone>(
     facts: &impl FactSink,
     associations: &Mutex<AssociationTable<R, S>>,
-    child: &SessionId,
-    activation: ActivationId,
-) -> Result<(), TaskId> {
+    signal: &impl SlotLock,
+    (child, activation): (&SessionId, ActivationId),
+) -> Result<(), Unclaimed> {
     let mut associations = associations.lock();
-    associations.authorise(child, activation).map_err(|held| held.task)?;
+    if signal.lock().cause().is_some() {
+        return Err(Unclaimed::Cancelled);
+    }
+    associations.authorise(child, activation).map_err(|held| Unclaimed::Held(held.task))?;
     facts.record(Fact::AssociationAuthorised { activation, child: child.clone() });
     Ok(())
 }

@@ -141,6 +141,14 @@ impl TaskService {
         self.table.lock().raise_counter(kind, highest);
     }
 
+    /// Raises several counters in one section: the highest number seen of each kind.
+    pub fn raise_counters(&self, highest: &BTreeMap<String, u64>) {
+        let mut table = self.table.lock();
+        for (kind, highest) in highest {
+            table.raise_counter(kind, *highest);
+        }
+    }
+
     /// The links of a Task that is cancelled by `cancel` and owned by `owner`.
     pub fn links(cancel: TaskCancel, owner: Option<Arc<dyn TaskOwner>>) -> TaskLinks<Live> {
         TaskLinks { cancel, reader: None, owner, latch: Latch::new() }

@@ -305,7 +305,8 @@ fn end_and_send_again(end: fn(&World, &TaskId)) -> impl Fn() -> Verdict {
         let Admitted::Installed(task) = world.send(1) else { return Err("not started".to_owned()) };
         let filled = Filled { run: "run", agent: None };
         let place = (&child(), ActivationId(1));
-        admission::authorise(&world.facts, &world.associations, place.0, place.1)
+        let uncancelled = SharedSlot::new(&world.facts);
+        admission::authorise(&world.facts, &world.associations, &uncancelled, place)
             .expect("nobody else");
         admission::fill(&world.facts, &world.associations, place, RunId(1), filled);
         let key = {
