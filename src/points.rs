@@ -28,8 +28,6 @@ macro_rules! points {
 }
 
 points! {
-    /// A spawned task is about to run for the first time.
-    TaskBegin,
     /// The activation's driver is about to call the provider's start.
     ProviderStart,
     /// A cold resume is about to read the child's header.

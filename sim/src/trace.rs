@@ -246,11 +246,7 @@ mod tests {
     fn sample() -> Trace {
         let mut trace = Trace::default();
         let child = SessionId::new("c");
-        trace.push(
-            0,
-            "0: main".into(),
-            Event::Fact(Fact::PointReached { point: Point::TaskBegin }),
-        );
+        trace.push(0, "0: main".into(), Event::Fact(Fact::PointReached { point: Point::TurnOpen }));
         trace.push(
             12,
             "0.1: driver".into(),
@@ -276,7 +272,7 @@ mod tests {
     #[test]
     fn columns_are_fixed_and_without_trailing_blanks() {
         let text = sample().columns();
-        let expected = "     0       0  0: main                       point_reached            point=TaskBegin\n     1      12  0.1: driver                   association_removed      activation=1 child=c\n";
+        let expected = "     0       0  0: main                       point_reached            point=TurnOpen\n     1      12  0.1: driver                   association_removed      activation=1 child=c\n";
         assert_eq!(text, expected.to_owned());
     }
 }

@@ -58,6 +58,9 @@ impl Agent {
 
     /// The first section of a disposal; the rest runs in a task of the runtime's.
     fn request_dispose(&self) {
+        if self.inner.closing.get().is_some() {
+            return;
+        }
         let registry = self.inner.host.registry();
         let Some((cause, cancelled)) =
             steering::begin_disposal(&self.inbox(), registry, CancelCause::Disposed)

@@ -151,7 +151,12 @@ impl ControlError {
             | Self::Stopped { .. }
             | Self::Held { .. } => ErrorCode::NotDelivered,
             Self::Cancelled { .. } => ErrorCode::Cancelled,
-            Self::Unavailable { .. } | Self::NoContinuation { .. } => ErrorCode::NotResumable,
+            // Another runtime has the session: that is worth a word of its own (contract P15).
+            Self::Unavailable { cause, .. } => match cause.code() {
+                code @ (ErrorCode::StoreConflict | ErrorCode::LeaseHeld) => code,
+                _ => ErrorCode::NotResumable,
+            },
+            Self::NoContinuation { .. } => ErrorCode::NotResumable,
             Self::Unauthorized { .. } => ErrorCode::Unauthorized,
             Self::Subagent(error) => error.code(),
         }

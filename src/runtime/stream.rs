@@ -106,7 +106,7 @@ mod tests {
         let mut slow = stream.subscribe(2);
         let mut fast = stream.subscribe(8);
         for _ in 0..5 {
-            stream.publish(0, Fact::PointReached { point: Point::TaskBegin });
+            stream.publish(0, Fact::PointReached { point: Point::TurnOpen });
         }
         let seen: Vec<_> =
             std::iter::from_fn(|| slow.try_recv()).map(|fact| fact.ordinal).collect();

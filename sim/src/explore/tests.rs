@@ -262,7 +262,7 @@ fn fresh_names_do_not_depend_on_the_schedule() {
                 let made = Arc::clone(&made);
                 let inside = Arc::clone(&runtime);
                 let body = async move {
-                    inside.point(Point::TaskBegin).await;
+                    inside.point(Point::TurnOpen).await;
                     let id = fresh_session_id(&*inside);
                     made.lock().expect("one thread").insert((number, id));
                 };
