@@ -85,6 +85,6 @@ fn every_covered_scenario_names_a_test_that_claims_it() {
 #[test]
 fn every_scenario_has_a_test_or_a_reason() {
     let files = workspace();
-    none(&scenarios::complete(&files, scenarios::PENDING));
+    none(&scenarios::complete(&files));
     none(&scenarios::unlisted_modules(&files));
 }
