@@ -13,10 +13,13 @@ use continuable::provider::{
 use continuable::runtime::BoxFuture;
 use continuable::store::disk::{Disk, DiskPath, Entry, Lease};
 
+use serde::{Deserialize, Serialize};
+
 use crate::disk::SimDisk;
 
 /// Which part lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Lie {
     /// The disk reports a sync that it did not make: a flush then confirms what a crash loses (I4).
     Flush,

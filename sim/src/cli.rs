@@ -5,6 +5,7 @@
 //! tell which thread it is on.
 
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,11 +14,14 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 
 use crate::canary::Lie;
+use crate::determinism;
 use crate::explore::RunOptions;
 use crate::invariants;
 use crate::plan::Plan;
+use crate::replay::{Bundle, Verdict};
 use crate::report::{Canary, Summary};
 use crate::run::{RunReport, run};
+use crate::shrink::{Shrunk, shrink};
 use crate::tally::Tally;
 use crate::trace::LEGEND;
 
@@ -31,6 +35,14 @@ const BLOCK: u64 = 32;
 const CANARY_SEEDS: u64 = 200;
 /// The exit code of a sweep that missed a canary: it says nothing.
 const EXIT_VOID: u8 = 3;
+/// The exit code of arguments that cannot be used.
+const EXIT_ARGUMENTS: u8 = 2;
+/// The exit code of two runs of one plan that differ.
+const EXIT_NONDETERMINISM: u8 = 130;
+/// Where failing sweeps leave their bundles.
+const FAILURES: &str = "target/sim-failures";
+/// How many entries a shrunk failure shows.
+const SHOWN: usize = 40;
 /// The exit code of a large sweep that met too little: it says less than it seems to.
 const EXIT_VACUOUS: u8 = 4;
 
@@ -43,8 +55,9 @@ struct Arguments {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 passed, 2 bad arguments, 3 a canary lived (the sweep is \
-                          void), 4 a large sweep met some danger never (it is vacuous), 127 a panic of ours, 128 something never came to rest, 129 an \
-                          invariant was broken.";
+                          void), 4 a large sweep met some danger never (it is vacuous), 127 a panic \
+                          of ours, 128 something never came to rest, 129 an invariant was broken, \
+                          130 two runs of one plan differ.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -60,17 +73,49 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Print the trace of one seed: the same bytes in every process.
+    /// Print the trace of a bundle or a seed: the same bytes in every process.
+    #[command(after_help = "Examples:\n  cargo sim replay --seed 7\n  \
+                            cargo sim replay target/sim-failures/seed-7-I4.json")]
     Replay {
+        /// A bundle that a failing run, or `sim shrink`, wrote.
+        #[arg(required_unless_present = "seed", conflicts_with = "seed")]
+        bundle: Option<PathBuf>,
         /// The seed.
         #[arg(long)]
-        seed: u64,
+        seed: Option<u64>,
         /// Print JSONL instead of columns.
         #[arg(long)]
         jsonl: bool,
         /// Show every point that was reached, too.
         #[arg(long)]
         points: bool,
+    },
+    /// Cut a bundle down to the few steps that matter: same invariant, same class of failure.
+    #[command(after_help = "Example:\n  \
+                            cargo sim shrink target/sim-failures/seed-7-I4.json -o small.json")]
+    Shrink {
+        /// The bundle.
+        bundle: PathBuf,
+        /// Where to write the smaller one; by default beside it, as NAME.shrunk.json.
+        #[arg(short, long)]
+        output: Option<PathBuf>,
+        /// The most runs it may take.
+        #[arg(long, default_value_t = 20_000)]
+        max_runs: u64,
+    },
+    /// Run each plan in two processes and compare the traces, byte for byte.
+    #[command(after_help = "Example:\n  cargo sim determinism --seeds 0..500")]
+    Determinism {
+        /// Which seeds, as FIRST..END.
+        #[arg(long)]
+        seeds: Seeds,
+    },
+    /// What the second process of `determinism` prints.
+    #[command(hide = true)]
+    Digests {
+        /// Which seeds.
+        #[arg(long)]
+        seeds: Seeds,
     },
 }
 
@@ -103,19 +148,119 @@ pub fn main() -> ExitCode {
             if json {
                 println!("{:#}", summary.json());
             } else {
-                print!("{}", summary.text());
+                print!("{}{}", summary.text(), bundled(&summary));
             }
             exit_code(&summary)
         }
-        Command::Replay { seed, jsonl, points } => {
+        Command::Replay { bundle, seed, jsonl, points } => {
             let options = RunOptions { trace_points: points, ..RunOptions::default() };
-            let plan = Plan::of_seed(seed);
-            let report = run(&plan, None, options);
+            let (plan, lie) = match bundle.as_deref().map(Bundle::load).transpose() {
+                Ok(Some(bundle)) => (bundle.plan, bundle.lie),
+                Ok(None) => (Plan::of_seed(seed.unwrap_or_default()), None),
+                Err(error) => return unusable(&error),
+            };
+            let report = run(&plan, lie, options);
             print!("{}", replayed(&plan, &report, jsonl));
             let mut tally = Tally::default();
             tally.add(&plan, &report);
             tally.worst().map_or(ExitCode::SUCCESS, |class| ExitCode::from(class.exit_code()))
         }
+        Command::Shrink { bundle, output, max_runs } => shrunk(&bundle, output, max_runs),
+        Command::Determinism { seeds: Seeds(seeds) } => determined(seeds),
+        Command::Digests { seeds: Seeds(seeds) } => {
+            print!("{}", determinism::digests(seeds));
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn unusable(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::from(EXIT_ARGUMENTS)
+}
+
+/// Writes the bundle of a sweep's first failure, and says how to replay it.
+fn bundled(summary: &Summary) -> String {
+    let Some(failure) = summary.tally.failures.first() else { return String::new() };
+    let plan = Plan::of_seed(failure.seed);
+    let report = run(&plan, None, RunOptions::default());
+    let Some(bundle) = Bundle::of(&plan, None, &report) else { return String::new() };
+    let name = format!("seed-{}-{}.json", failure.seed, bundle.invariant);
+    let path = Path::new(FAILURES).join(name);
+    match bundle.save(&path) {
+        Ok(()) => format!(
+            "cut it down: cargo sim shrink {0}\nreplay it: cargo sim replay {0}\n",
+            path.display()
+        ),
+        Err(error) => format!("{error}\nreplay it: cargo sim replay --seed {}\n", failure.seed),
+    }
+}
+
+fn shrunk(path: &Path, output: Option<PathBuf>, max_runs: u64) -> ExitCode {
+    let bundle = match Bundle::load(path) {
+        Ok(bundle) => bundle,
+        Err(error) => return unusable(&error),
+    };
+    let mut told = 0;
+    let mut tell = |progress: crate::shrink::Progress| {
+        if progress.runs >= told {
+            told = progress.runs + 500;
+            let crate::shrink::Progress { runs, operations, choices, .. } = progress;
+            eprintln!("{runs} runs: {operations} operations, {choices} choices left");
+        }
+    };
+    let Some(small) = shrink(&bundle, max_runs, &mut tell) else {
+        eprintln!(
+            "error: {} does not show {} any more: the code or the simulator has changed",
+            path.display(),
+            bundle.invariant
+        );
+        return ExitCode::from(EXIT_ARGUMENTS);
+    };
+    let output = output.unwrap_or_else(|| path.with_extension("shrunk.json"));
+    if let Err(error) = small.bundle.save(&output) {
+        return unusable(&error);
+    }
+    print!("{}", shrink_report(&bundle, &small, &output));
+    ExitCode::SUCCESS
+}
+
+/// The failure, for somebody who has only this text.
+fn shrink_report(before: &Bundle, after: &Shrunk, path: &Path) -> String {
+    let Verdict { invariant, sentence, violation, .. } = &after.verdict;
+    let report = after.bundle.run();
+    let end = usize::try_from(violation.at).unwrap_or(usize::MAX).saturating_add(1);
+    let entries = &report.trace.entries[..end.min(report.trace.entries.len())];
+    let shown = &entries[entries.len().saturating_sub(SHOWN)..];
+    let columns: String = shown.iter().map(crate::trace::Entry::columns).collect();
+    format!(
+        "{invariant}: {sentence}\nat entry {}: {}\n{LEGEND}\n{columns}{} operations and {} choices \
+         before, {} and {} after, in {} runs\nreplay it: cargo sim replay {}\n",
+        violation.at,
+        violation.text,
+        before.plan.size(),
+        before.choices(),
+        after.progress.operations,
+        after.progress.choices,
+        after.progress.runs,
+        path.display()
+    )
+}
+
+fn determined(seeds: Range<u64>) -> ExitCode {
+    let count = seeds.end - seeds.start;
+    match determinism::compare(seeds) {
+        Ok(None) => {
+            println!("identical: {count} plans, each in two processes");
+            ExitCode::SUCCESS
+        }
+        Ok(Some(parting)) => {
+            let determinism::Parting { seed, entry, here, there } = parting;
+            println!("seed {seed} parts at entry {entry}:\n  here:  {here}\n  there: {there}");
+            println!("replay it: cargo sim replay --seed {seed}");
+            ExitCode::from(EXIT_NONDETERMINISM)
+        }
+        Err(error) => unusable(&error),
     }
 }
 

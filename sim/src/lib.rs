@@ -51,4 +51,7 @@ pub mod run;
 pub mod canary;
 pub mod tally;
 pub mod report;
+pub mod replay;
+pub mod shrink;
+pub mod determinism;
 pub mod cli;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use continuable::facts::Fact;
 use continuable::points::Point;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::invariants::{self, Finding, Kind, Violation};
 use crate::plan::Plan;
@@ -18,7 +18,7 @@ const TAIL: usize = 25;
 const FAILURES_KEPT: usize = 20;
 
 /// What kind of failure it is; the exit code follows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureClass {
     /// A broken invariant of ours panicked.
@@ -30,6 +30,15 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
+    /// The class of a broken invariant.
+    pub fn of(invariant: &invariants::Invariant) -> Self {
+        match (invariant.id, invariant.kind) {
+            ("I29", _) => Self::Crash,
+            (_, Kind::Eventually) => Self::Liveness,
+            (_, Kind::Always) => Self::Correctness,
+        }
+    }
+
     /// The exit code of the class, as in other simulators: 127 crash, 128 liveness, 129 correctness.
     pub fn exit_code(self) -> u8 {
         match self {
@@ -172,11 +181,7 @@ impl Tally {
         }
         let Some(violation) = finding.violations.first() else { return };
         fared.broken += 1;
-        let class = match (invariant.id, invariant.kind) {
-            ("I29", _) => FailureClass::Crash,
-            (_, Kind::Eventually) => FailureClass::Liveness,
-            (_, Kind::Always) => FailureClass::Correctness,
-        };
+        let class = FailureClass::of(invariant);
         let end = usize::try_from(violation.at).unwrap_or(usize::MAX).saturating_add(1);
         let entries = &report.trace.entries[..end.min(report.trace.entries.len())];
         let shown = &entries[entries.len().saturating_sub(TAIL)..];
