@@ -16,6 +16,7 @@ pub mod durability;
 pub mod history;
 pub mod lifecycle;
 pub mod log;
+pub mod ownership;
 pub mod tasks;
 
 pub use history::History;
@@ -123,13 +124,16 @@ pub const ALL: &[Invariant] = &[
     delivery::I6,
     lifecycle::I7,
     lifecycle::I8,
+    ownership::I9A,
     lifecycle::I10,
+    ownership::I13,
     tasks::I20,
     tasks::I21,
     tasks::I22,
     durability::I23,
     lifecycle::I24,
     durability::I25,
+    ownership::I26,
     lifecycle::I29,
 ];
 

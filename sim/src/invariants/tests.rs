@@ -335,7 +335,53 @@ fn an_unpublished_run_is_no_reason_to_panic() {
         child: child(),
         stop: StopReason::Error,
     }];
-    for (_, finding) in judge(&trace(&facts)) {
-        assert_eq!(finding.violations, []);
+    for (invariant, finding) in judge(&trace(&facts)) {
+        assert_eq!(finding.violations.is_empty(), invariant.id != "I26", "{invariant:?}");
     }
+}
+
+fn is_settled(fact: &Fact) -> bool {
+    matches!(fact, Fact::TaskSettled { .. })
+}
+
+#[test]
+fn i9a_meets_a_second_notice_a_stranger_and_a_notice_of_old_news() {
+    let claimed = |owner| Fact::NoticeClaimed { task: task(), owner };
+    let injected =
+        |owner| Fact::NoticeInjected { task: task(), owner, message: MessageId::new("notice") };
+    let once = after(good_life(), is_settled, claimed(PARENT));
+    let is_claimed = |fact: &Fact| matches!(fact, Fact::NoticeClaimed { .. });
+    let good = after(once.clone(), is_claimed, injected(PARENT));
+    let breaks = |facts: &[Fact]| tells_apart(&ownership::I9A, &good, facts);
+    breaks(&after(good.clone(), is_claimed, claimed(PARENT)));
+    breaks(&after(good.clone(), is_claimed, injected(PARENT)));
+    breaks(&after(once.clone(), is_claimed, injected(CHILD)));
+    breaks(&after(good_life(), is_settled, injected(PARENT)));
+    let read = Fact::TaskReadTerminal { task: task(), owner: Some(PARENT) };
+    breaks(&after(good.clone(), is_settled, read));
+}
+
+#[test]
+fn i13_meets_an_owner_that_leaves_a_task_and_a_start_after_its_end_began() {
+    let disposing =
+        Fact::AgentDisposing { agent: PARENT, session: continuable::ids::SessionId::new("parent") };
+    let removed = Fact::OwnerTasksRemoved { owner: PARENT, count: 1 };
+    let gone =
+        Fact::AgentRemoved { agent: PARENT, session: continuable::ids::SessionId::new("parent") };
+    let good = [good_life(), vec![disposing.clone(), removed.clone(), gone.clone()]].concat();
+    let breaks = |facts: &[Fact]| tells_apart(&ownership::I13, &good, facts);
+    breaks(&[good_life(), vec![disposing.clone(), gone.clone()]].concat());
+    breaks(&[vec![disposing], good_life(), vec![removed.clone(), gone]].concat());
+    let is_started = |fact: &Fact| matches!(fact, Fact::TaskStarted { .. });
+    breaks(&after(good.clone(), is_started, removed));
+}
+
+#[test]
+fn i26_misses_a_start_and_an_end_and_meets_a_second_end() {
+    let is_end = |fact: &Fact| matches!(fact, Fact::RunEnded { .. });
+    bad("I26", &without(good_life(), |fact| matches!(fact, Fact::RunStarted { .. })));
+    let end = good_life()[place(&good_life(), is_end)].clone();
+    bad("I26", &after(good_life(), is_end, end));
+    let unended = noted(&without(good_life(), is_end), Note::Ended(EndState::default()));
+    assert_ne!(violations(&ownership::I26, &unended), []);
 }
