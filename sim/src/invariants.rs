@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::trace::Trace;
 
+pub mod authority;
 pub mod delivery;
 pub mod durability;
 pub mod history;
@@ -126,6 +127,7 @@ pub const ALL: &[Invariant] = &[
     lifecycle::I8,
     ownership::I9A,
     lifecycle::I10,
+    authority::I11,
     ownership::I13,
     tasks::I20,
     tasks::I21,
@@ -134,7 +136,9 @@ pub const ALL: &[Invariant] = &[
     lifecycle::I24,
     durability::I25,
     ownership::I26,
+    authority::I27,
     lifecycle::I29,
+    authority::I30,
 ];
 
 #[cfg(test)]

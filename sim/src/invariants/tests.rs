@@ -385,3 +385,61 @@ fn i26_misses_a_start_and_an_end_and_meets_a_second_end() {
     let unended = noted(&without(good_life(), is_end), Note::Ended(EndState::default()));
     assert_ne!(violations(&ownership::I26, &unended), []);
 }
+
+#[test]
+fn i11_meets_a_foreign_activation_that_was_authorised() {
+    let parent = |agent, session: &str| Fact::AgentPublished {
+        agent,
+        session: continuable::ids::SessionId::new(session),
+        parent: None,
+        depth: 0,
+        seed_length: None,
+        resumed: false,
+    };
+    let stranger = OwnerId(9);
+    let born = Fact::AssociationInstalled {
+        activation: ActivationId(0),
+        child: child(),
+        task: TaskId::of("subagent", 7),
+        owner: stranger,
+        resumed: false,
+    };
+    let first = |owner: OwnerId| {
+        let mut fact = born.clone();
+        if let Fact::AssociationInstalled { owner: held, .. } = &mut fact {
+            *held = owner;
+        }
+        [vec![parent(PARENT, "parent"), parent(stranger, "stranger"), fact], good_life()].concat()
+    };
+    tells_apart(&authority::I11, &first(PARENT), &first(stranger));
+}
+
+#[test]
+fn i27_meets_a_write_that_nobody_owns() {
+    let write = Fact::BatchWritten { session: child(), seq: 0, count: 1, repair: false };
+    let is_published = |fact: &Fact| matches!(fact, Fact::AgentPublished { .. });
+    let good = after(good_life(), is_published, write.clone());
+    let is_authorised = |fact: &Fact| matches!(fact, Fact::AssociationAuthorised { .. });
+    let early = after(good_life(), is_authorised, write.clone());
+    tells_apart(&authority::I27, &good, &early);
+    let retired = Fact::SessionRetired { session: child(), failed: false };
+    let late = [good_life(), vec![retired, write]].concat();
+    tells_apart(&authority::I27, &good, &late);
+}
+
+#[test]
+fn i30_meets_a_leaf_that_outlives_its_middle() {
+    let session = continuable::ids::SessionId::new("leaf");
+    let leaf = Fact::AgentPublished {
+        agent: OwnerId(5),
+        session: session.clone(),
+        parent: Some(CHILD),
+        depth: 2,
+        seed_length: None,
+        resumed: false,
+    };
+    let gone = Fact::AgentRemoved { agent: OwnerId(5), session };
+    let grown = after(good_life(), |fact| matches!(fact, Fact::StepStarted { .. }), leaf);
+    let good = after(grown.clone(), |fact| matches!(fact, Fact::RunDisposeStarted { .. }), gone);
+    tells_apart(&authority::I30, &good, &grown);
+}
