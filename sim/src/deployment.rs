@@ -217,6 +217,7 @@ fn scripted(step: ModelStep) -> Vec<Step> {
         ModelStep::Empty => vec![Step::Empty],
         ModelStep::Tool => vec![work(json!({}))],
         ModelStep::SlowTool(pause) => vec![work(json!({ "ms": pause }))],
+        ModelStep::Conclude(pause) => vec![work(json!({ "ms": pause, "conclude": true }))],
         ModelStep::PanickingTool => vec![work(json!({ "panic": true }))],
         ModelStep::Malformed => vec![Step::MalformedArgs { name: WORK_TOOL.to_owned() }],
         ModelStep::Hang => vec![Step::Hang],
@@ -316,7 +317,11 @@ impl Tool for WorkTool {
             description: "Works for a while.".to_owned(),
             parameters: json!({
                 "type": "object",
-                "properties": { "ms": { "type": "number" }, "panic": { "type": "boolean" } },
+                "properties": {
+                    "ms": { "type": "number" },
+                    "panic": { "type": "boolean" },
+                    "conclude": { "type": "boolean" },
+                },
             }),
         }
     }
@@ -328,6 +333,7 @@ impl Tool for WorkTool {
     fn call(&self, invocation: ToolInvocation) -> BoxFuture<'static, ToolOutput> {
         let pause = invocation.arguments["ms"].as_u64().unwrap_or(0);
         let panics = invocation.arguments["panic"].as_bool().unwrap_or(false);
+        let concludes = invocation.arguments["conclude"].as_bool().unwrap_or(false);
         let asleep = self.runtime.sleep(Duration::from_millis(pause));
         Box::pin(async move {
             if panics {
@@ -338,7 +344,7 @@ impl Tool for WorkTool {
                 _ = invocation.signal.cancelled() => {}
                 () = asleep => {}
             }
-            ToolOutput::text("worked")
+            ToolOutput { concludes, ..ToolOutput::text("worked") }
         })
     }
 }

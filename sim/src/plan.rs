@@ -217,6 +217,8 @@ pub enum ModelStep {
     Tool,
     /// A call of the tool that takes so many milliseconds.
     SlowTool(u64),
+    /// A call of the tool that takes so many milliseconds and concludes the turn.
+    Conclude(u64),
     /// A call of the tool that panics.
     PanickingTool,
     /// A call with malformed arguments.
@@ -362,12 +364,13 @@ const OPERATION_KINDS: usize = 12;
 /// disposals, reopenings, torn logs, surface changes.
 const OPERATION_WEIGHTS: [u64; OPERATION_KINDS] = [14, 2, 34, 3, 14, 12, 9, 4, 3, 3, 2, 2];
 
-const STEPS: [(ModelStep, u64); 14] = [
+const STEPS: [(ModelStep, u64); 15] = [
     (ModelStep::Say, 10),
     (ModelStep::Slow(15), 6),
     (ModelStep::Empty, 2),
     (ModelStep::Tool, 6),
     (ModelStep::SlowTool(12), 3),
+    (ModelStep::Conclude(9), 2),
     (ModelStep::PanickingTool, 1),
     (ModelStep::Malformed, 1),
     (ModelStep::Hang, 2),
