@@ -39,9 +39,8 @@ async fn one_activation() -> (FactSubscription, FactSubscription) {
     (roomy, tight)
 }
 
-#[tokio::test]
-async fn a_full_subscriber_loses_facts_counts_them_and_delays_nothing() {
-    let (mut roomy, mut tight) = one_activation().await;
+/// A full subscriber loses facts, counts them, and delays nothing.
+fn the_streams_are_true(mut roomy: FactSubscription, mut tight: FactSubscription) {
     let seen: Vec<_> = std::iter::from_fn(|| roomy.try_recv()).collect();
     assert_eq!(roomy.lost(), 0);
     assert!(seen.iter().map(|fact| fact.ordinal).eq(0..seen.len() as u64), "in order, no gap");
@@ -96,14 +95,17 @@ impl Subscriber for Listener {
     fn exit(&self, _span: &Id) {}
 }
 
+/// One test, since tracing's callsites remember whether anybody listened when they were first met,
+/// in the whole process.
 #[test]
-fn facts_are_tracing_events_with_structured_fields() {
+fn facts_are_a_stream_that_counts_its_losses_and_tracing_events_with_structured_fields() {
     let told = Arc::new(Told::default());
     let tokio = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let tokio = tokio.expect("a runtime");
-    tracing::subscriber::with_default(Listener(Arc::clone(&told)), || {
+    let (roomy, tight) = tracing::subscriber::with_default(Listener(Arc::clone(&told)), || {
         tokio.block_on(one_activation())
     });
+    the_streams_are_true(roomy, tight);
     let told = told.0.lock().expect("not poisoned");
     let facts: Vec<_> = told.iter().filter(|fields| fields.contains_key("fact")).collect();
     let settled = facts.iter().find(|fields| fields["fact"] == "task_settled");
