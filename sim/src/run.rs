@@ -12,7 +12,7 @@ use crate::disk::LoseUnsynced;
 use crate::explore::{Executor, Outcome, RunEnd, RunOptions, SimRuntime};
 use crate::invariants::{self, Finding, Invariant, log};
 use crate::plan::Plan;
-use crate::trace::{EndState, Event, Note, Trace};
+use crate::trace::{EndState, Event, Note, Stamp, Trace};
 use crate::workload::Workload;
 
 /// Everything a run left.
@@ -56,9 +56,10 @@ pub fn run(plan: &Plan, lie: Option<Lie>, options: RunOptions) -> RunReport {
     }
     drop(agents);
     end.logs = stored_logs(&workload);
-    let mut trace = runtime.take_trace();
-    trace.push(outcome.elapsed_ms, "harness".into(), Event::Note(Note::Ended(end)));
-    let (answers, points) = (executor.answers(), runtime.points());
+    let record = runtime.run_record().clone();
+    let stamp = Stamp { ms: outcome.elapsed_ms, life: 0, actor: "harness".into() };
+    record.push(stamp, Event::Note(Note::Ended(end)));
+    let (trace, answers, points) = (record.take_trace(), record.answers(), record.points());
     drop(workload);
     drop(executor);
     let leaked = Arc::strong_count(&runtime) > 1;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use continuable::error::ErrorCode;
 use continuable::facts::Fact;
 use continuable::ids::{OwnerId, SessionId, TaskId};
-use continuable::vocabulary::{KillAnswer, RouteCode, TaskStatus};
+use continuable::vocabulary::{KillAnswer, RouteCode, StopReason, TaskStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -26,10 +26,19 @@ pub struct Entry {
     pub n: u64,
     /// Milliseconds of virtual time since the run began.
     pub ms: u64,
+    /// Which life of a process it belongs to: 0 for the first, a new number after each restart and
+    /// for each further host. Instance numbers and Task ids are unique within one life only.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub life: u64,
     /// The task that did it, named by its spawner and ordinal.
     pub actor: Arc<str>,
     /// What it did.
     pub event: Event,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_first(life: &u64) -> bool {
+    *life == 0
 }
 
 /// What an entry says.
@@ -79,6 +88,32 @@ pub enum Note {
         /// Whether bytes that were confirmed before are no longer what they were.
         changed: bool,
     },
+    /// The process of this life died here: what it held in memory is gone, and of the disk what was
+    /// not durable may be.
+    Crashed {
+        /// What struck: a client's operation, or the point or disk operation of a planned fault.
+        by: String,
+    },
+    /// This life began on the disk that an earlier one left. Judged before anything is asked of it.
+    Restarted {
+        /// The life it follows.
+        after: u64,
+        /// Every session that the earlier lives wrote.
+        recovered: Vec<Recovered>,
+        /// Tasks that the fresh process lists.
+        tasks: u64,
+        /// Associations that it has.
+        associations: u64,
+        /// Agents that are live in it.
+        agents: u64,
+    },
+    /// A planned fault struck.
+    Struck {
+        /// Its place in the plan's list.
+        fault: u64,
+        /// What it struck and how.
+        what: String,
+    },
     /// Faults end here; from now on everything must come to rest.
     Healed {
         /// What was not at rest yet.
@@ -86,6 +121,30 @@ pub enum Note {
     },
     /// The run is over.
     Ended(EndState),
+}
+
+/// What a crash left of one session, read from the disk before anything else touched it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recovered {
+    /// The session.
+    pub session: SessionId,
+    /// How many events the file held, as a reader saw it right before the crash.
+    pub written: u64,
+    /// How many of them were confirmed durable.
+    pub confirmed: u64,
+    /// How many load now, before closers; `None` if it does not load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<u64>,
+    /// Whether the events that load are byte for byte the first of those written.
+    pub prefix: bool,
+    /// The bytes that the load reports as a torn tail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<u64>,
+    /// What is wrong with it, if it does not load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorCode>,
+    /// Whether somebody else changed confirmed bytes of it (contract I17's excuse).
+    pub struck: bool,
 }
 
 /// The answer of an operation.
@@ -132,6 +191,18 @@ pub enum Answer {
     NoTarget,
     /// The caller gave up first.
     GaveUp,
+    /// The reply was lost with its connection or its process: the effect is indefinite.
+    Lost,
+    /// A foreground run ended, and is disposed.
+    Ran {
+        /// Why it stopped.
+        stop: StopReason,
+    },
+    /// A list was answered.
+    Listed {
+        /// How many things it holds.
+        count: u64,
+    },
 }
 
 /// What is left when nothing moves any more.
@@ -159,11 +230,23 @@ pub struct Trace {
     pub entries: Vec<Entry>,
 }
 
+/// Who recorded an entry, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stamp {
+    /// Milliseconds of virtual time since the run began.
+    pub ms: u64,
+    /// Which life of which process.
+    pub life: u64,
+    /// The task.
+    pub actor: Arc<str>,
+}
+
 impl Trace {
     /// Adds an entry.
-    pub fn push(&mut self, ms: u64, actor: Arc<str>, event: Event) {
+    pub fn push(&mut self, stamp: Stamp, event: Event) {
         let n = self.entries.len() as u64;
-        self.entries.push(Entry { n, ms, actor, event });
+        let Stamp { ms, life, actor } = stamp;
+        self.entries.push(Entry { n, ms, life, actor, event });
     }
 
     /// The facts in their order.
@@ -211,7 +294,11 @@ impl Entry {
     /// The entry as one line of fixed columns.
     pub fn columns(&self) -> String {
         let (name, fields) = parts(&self.event);
-        let mut line = format!("{:>6} {:>7}  {:<28}  {:<24}", self.n, self.ms, self.actor, name);
+        let actor = match self.life {
+            0 => self.actor.to_string(),
+            life => format!("life {life}, {}", self.actor),
+        };
+        let mut line = format!("{:>6} {:>7}  {actor:<28}  {name:<24}", self.n, self.ms);
         for (key, value) in fields {
             let shown = match value {
                 Value::Null => continue,
@@ -246,10 +333,11 @@ mod tests {
     fn sample() -> Trace {
         let mut trace = Trace::default();
         let child = SessionId::new("c");
-        trace.push(0, "0: main".into(), Event::Fact(Fact::PointReached { point: Point::TurnOpen }));
+        let stamp = |ms, actor: &str| Stamp { ms, life: 0, actor: actor.into() };
+        let point = Fact::PointReached { point: Point::TurnOpen };
+        trace.push(stamp(0, "0: main"), Event::Fact(point));
         trace.push(
-            12,
-            "0.1: driver".into(),
+            stamp(12, "0.1: driver"),
             Event::Fact(Fact::AssociationRemoved { activation: ActivationId(1), child }),
         );
         trace

@@ -22,7 +22,7 @@ use continuable::runtime::{FactSubscription, Runtime, TokioRuntime};
 use continuable::store::StdDisk;
 use continuable::vocabulary::RouteCode;
 use continuable_sim::invariants::judge;
-use continuable_sim::trace::{EndState, Event, Note, Trace};
+use continuable_sim::trace::{EndState, Event, Note, Stamp, Trace};
 
 const PARENTS: usize = 8;
 const CHILDREN_PER_PARENT: usize = 8;
@@ -183,12 +183,13 @@ fn assembly(directory: &std::path::Path) -> (Assembly, FactSubscription) {
 /// Everything recorded, with what was left at the end.
 async fn trace_of(mut facts: FactSubscription, world: &World) -> Trace {
     let mut trace = Trace::default();
+    let stamp = |ms| Stamp { ms, life: 0, actor: "tokio".into() };
     let mut first = None;
     while let Some(fact) = facts.try_recv() {
         let began = *first.get_or_insert(fact.at);
         assert_eq!(fact.ordinal, trace.entries.len() as u64, "no fact is lost or out of order");
         let ms = fact.at.saturating_sub(began);
-        trace.push(ms, "tokio".into(), Event::Fact(Fact::clone(&fact.fact)));
+        trace.push(stamp(ms), Event::Fact(Fact::clone(&fact.fact)));
     }
     assert_eq!(facts.lost(), 0);
     let store = world.assembly.store.as_ref().expect("it has a store");
@@ -203,7 +204,7 @@ async fn trace_of(mut facts: FactSubscription, world: &World) -> Trace {
         logs: logs.collect(),
         ..EndState::default()
     };
-    trace.push(0, "tokio".into(), Event::Note(Note::Ended(end)));
+    trace.push(stamp(0), Event::Note(Note::Ended(end)));
     trace
 }
 

@@ -14,7 +14,7 @@ use continuable::runtime::{BoxFuture, Runtime};
 use continuable::sync::{Access, Object, ObjectKind, StepRecord, begin_step, end_step, touch};
 
 use super::choices::Choices;
-use super::runtime::{RunOptions, SimRuntime, TaskWaker};
+use super::runtime::{RunOptions, RunRecord, SimRuntime, TaskWaker};
 use crate::trace::Event;
 
 /// A task in its slot.
@@ -94,9 +94,14 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor without tasks.
+    /// An executor without tasks, whose run `choices` decide.
     pub fn new(choices: Box<dyn Choices>, options: RunOptions) -> Self {
-        let runtime = SimRuntime::new(choices, options);
+        Self::of(RunRecord::new(choices), options)
+    }
+
+    /// An executor without tasks that is one life or one host of a run.
+    pub fn of(record: RunRecord, options: RunOptions) -> Self {
+        let runtime = SimRuntime::new(record, options);
         Self { runtime, slots: Vec::new(), steps: Vec::new(), polls: 0 }
     }
 
@@ -137,7 +142,7 @@ impl Executor {
         Outcome {
             end,
             polls: self.polls,
-            task_choices: state.task_choices,
+            task_choices: self.runtime.run_record().task_choices(),
             tasks: state.tasks.len() as u64,
             elapsed_ms: state.now_us / 1_000,
         }
@@ -150,7 +155,7 @@ impl Executor {
 
     /// Every answer given so far: [`super::Sampler::Recorded`] of it replays the run.
     pub fn answers(&self) -> Vec<u64> {
-        self.runtime.state().answers.clone()
+        self.runtime.run_record().answers()
     }
 
     /// The name of a task.
@@ -168,11 +173,8 @@ impl Executor {
                 0 => return false,
                 1 => 0,
                 _ => {
-                    let state = &mut *state;
-                    let index = state.choices.task(&state.ready);
-                    state.answers.push(index as u64);
-                    state.task_choices += 1;
-                    index
+                    let life = self.runtime.options.life;
+                    self.runtime.run_record().choose_task(life, &state.ready)
                 }
             };
             if footprints {

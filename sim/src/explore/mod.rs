@@ -11,7 +11,7 @@ pub mod runtime;
 pub use choices::{Choices, Estimate, Exhaustive, Sampler};
 pub use executor::{Executor, Outcome, RunEnd, Step};
 pub use rng::Rng;
-pub use runtime::{EPOCH_MS, Probe, RunOptions, SimRuntime};
+pub use runtime::{EPOCH_MS, Probe, RunOptions, RunRecord, SimRuntime};
 
 #[cfg(test)]
 mod tests;

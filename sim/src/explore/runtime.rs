@@ -19,7 +19,7 @@ use continuable::sync::{Access, ObjectKind, touch};
 
 use super::choices::Choices;
 use super::rng::{Rng, mix};
-use crate::trace::{Event, Note, Trace};
+use crate::trace::{Event, Note, Stamp, Trace};
 
 /// When every run begins, in milliseconds since the Unix epoch: 2026-07-21, the design's date.
 pub const EPOCH_MS: u64 = 1_784_592_000_000;
@@ -40,8 +40,12 @@ pub trait Probe: Send + Sync {
 /// What a run may do beside running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunOptions {
-    /// Seeds the fresh names (ids); names are not choices.
+    /// Seeds the fresh names (ids); names are not choices. Each life has its own.
     pub names: u64,
+    /// Which life of which process this is; see [`crate::trace::Entry::life`].
+    pub life: u64,
+    /// Virtual microseconds that passed before this life began.
+    pub began_us: u64,
     /// Whether a point lets the others go first.
     pub points_yield: bool,
     /// Whether points are written to the trace; they are counted either way.
@@ -56,6 +60,8 @@ impl Default for RunOptions {
     fn default() -> Self {
         Self {
             names: 0,
+            life: 0,
+            began_us: 0,
             points_yield: true,
             trace_points: false,
             footprints: false,
@@ -91,6 +97,99 @@ pub(super) struct TaskEntry {
     pub(super) polls: u64,
 }
 
+/// Task numbers set aside for one life, so that a sampler tells tasks of different lives apart.
+const TASKS_PER_LIFE: u64 = 512;
+
+/// What one run shares between all its lives and all its hosts: who decides, and what happened.
+#[derive(Debug)]
+pub struct Shared {
+    choices: Box<dyn Choices>,
+    /// Every answer given, in order: the recorded list that replays this run.
+    answers: Vec<u64>,
+    /// How many of the answers chose a task.
+    task_choices: u64,
+    trace: Trace,
+    points: Vec<u64>,
+}
+
+/// The part of a run that outlives its executors. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct RunRecord(Arc<Mutex<Shared>>);
+
+impl RunRecord {
+    /// A run that `choices` decide.
+    pub fn new(choices: Box<dyn Choices>) -> Self {
+        Self(Arc::new(Mutex::new(Shared {
+            choices,
+            answers: Vec::new(),
+            task_choices: 0,
+            trace: Trace::default(),
+            points: vec![0; Point::ALL.len()],
+        })))
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which of `ready` runs next, asked for the tasks of `life`.
+    pub(super) fn choose_task(&self, life: u64, ready: &[u32]) -> usize {
+        let mut shared = self.shared();
+        let shared = &mut *shared;
+        let index = if life == 0 {
+            shared.choices.task(ready)
+        } else {
+            let first = u32::try_from(life * TASKS_PER_LIFE).unwrap_or(0);
+            let numbered: Vec<_> = ready.iter().map(|task| first.wrapping_add(*task)).collect();
+            shared.choices.task(&numbered)
+        };
+        shared.answers.push(index as u64);
+        shared.task_choices += 1;
+        index
+    }
+
+    /// A choice of a value below `width`; 0 is the quiet one (no fault).
+    pub fn choose(&self, width: u64) -> u64 {
+        if width < 2 {
+            return 0;
+        }
+        let mut shared = self.shared();
+        let answer = shared.choices.value(width);
+        shared.answers.push(answer);
+        answer
+    }
+
+    /// Writes an entry to the trace.
+    pub fn push(&self, stamp: Stamp, event: Event) {
+        self.shared().trace.push(stamp, event);
+    }
+
+    /// Takes the trace out; later entries start a new one.
+    pub fn take_trace(&self) -> Trace {
+        std::mem::take(&mut self.shared().trace)
+    }
+
+    /// Entries recorded so far.
+    pub fn trace_length(&self) -> usize {
+        self.shared().trace.entries.len()
+    }
+
+    /// How often each point of [`Point::ALL`] was reached.
+    pub fn points(&self) -> Vec<u64> {
+        self.shared().points.clone()
+    }
+
+    /// Every answer given so far: [`super::Sampler::Recorded`] of it replays the run.
+    pub fn answers(&self) -> Vec<u64> {
+        self.shared().answers.clone()
+    }
+
+    /// How many of the answers chose a task.
+    pub fn task_choices(&self) -> u64 {
+        self.shared().task_choices
+    }
+}
+
 pub(super) struct State {
     pub(super) tasks: Vec<TaskEntry>,
     /// Spawned and not yet adopted by the executor, in the order of `tasks`.
@@ -102,15 +201,8 @@ pub(super) struct State {
     pub(super) current: Option<u32>,
     outside_spawned: u64,
     outside_names: Rng,
-    pub(super) choices: Box<dyn Choices>,
-    /// Every answer given, in order: the recorded list that replays this run.
-    pub(super) answers: Vec<u64>,
-    /// How many of the answers chose a task.
-    pub(super) task_choices: u64,
-    pub(super) trace: Trace,
     probe: Option<Arc<dyn Probe>>,
     asked: Vec<Fact>,
-    points: Vec<u64>,
     pub(super) closed: bool,
 }
 
@@ -118,6 +210,7 @@ pub(super) struct State {
 pub struct SimRuntime {
     me: Weak<Self>,
     state: Mutex<State>,
+    record: RunRecord,
     pub(super) options: RunOptions,
 }
 
@@ -128,42 +221,41 @@ impl fmt::Debug for SimRuntime {
 }
 
 impl SimRuntime {
-    pub(super) fn new(choices: Box<dyn Choices>, options: RunOptions) -> Arc<Self> {
+    pub(super) fn new(record: RunRecord, options: RunOptions) -> Arc<Self> {
         let state = State {
             tasks: Vec::new(),
             arrivals: Vec::new(),
             ready: Vec::new(),
             timers: BTreeMap::new(),
             timers_made: 0,
-            now_us: 0,
+            now_us: options.began_us,
             current: None,
             outside_spawned: 0,
             outside_names: Rng::split(options.names, 0),
-            choices,
-            answers: Vec::new(),
-            task_choices: 0,
-            trace: Trace::default(),
             probe: None,
             asked: Vec::new(),
-            points: vec![0; Point::ALL.len()],
             closed: false,
         };
-        Arc::new_cyclic(|me| Self { me: Weak::clone(me), state: Mutex::new(state), options })
+        Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            state: Mutex::new(state),
+            record,
+            options,
+        })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What this run shares with its other lives and hosts.
+    pub fn run_record(&self) -> &RunRecord {
+        &self.record
+    }
+
     /// A choice of a value below `width`; 0 is the quiet one (no fault).
     pub fn choose(&self, width: u64) -> u64 {
-        if width < 2 {
-            return 0;
-        }
-        let mut state = self.state();
-        let answer = state.choices.value(width);
-        state.answers.push(answer);
-        answer
+        self.record.choose(width)
     }
 
     /// Milliseconds of virtual time since the run began.
@@ -188,7 +280,7 @@ impl SimRuntime {
         {
             state.asked.push(fact.clone());
         }
-        state.trace.push(ms, actor, event);
+        self.record.push(Stamp { ms, life: self.options.life, actor }, event);
     }
 
     /// From now on `probe` looks at the world.
@@ -210,21 +302,6 @@ impl SimRuntime {
         for note in notes {
             self.record(Event::Note(note));
         }
-    }
-
-    /// How often each point of [`Point::ALL`] was reached.
-    pub fn points(&self) -> Vec<u64> {
-        self.state().points.clone()
-    }
-
-    /// Takes the trace out; later facts start a new one.
-    pub fn take_trace(&self) -> Trace {
-        std::mem::take(&mut self.state().trace)
-    }
-
-    /// Entries recorded so far.
-    pub fn trace_length(&self) -> usize {
-        self.state().trace.entries.len()
     }
 
     fn wake(&self, task: u32) {
@@ -413,7 +490,7 @@ impl Runtime for SimRuntime {
     }
 
     fn point(&self, point: Point) -> PointFuture {
-        self.state().points[point as usize] += 1;
+        self.record.shared().points[point as usize] += 1;
         if self.options.trace_points {
             self.record(Event::Fact(Fact::PointReached { point }));
         }

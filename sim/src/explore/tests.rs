@@ -54,13 +54,17 @@ fn the_same_choices_give_the_same_bytes() {
         let run = || {
             let mut executor = executor(&sampler, seed);
             chatter(&mut executor);
-            (executor.runtime().take_trace().jsonl(), executor.answers())
+            (executor.runtime().run_record().take_trace().jsonl(), executor.answers())
         };
         let (first, answers) = run();
         assert_eq!(run().0, first);
         let mut replay = executor(&Sampler::Recorded(answers), 99);
         chatter(&mut replay);
-        assert_eq!(replay.runtime().take_trace().jsonl(), first, "the recorded list replays it");
+        assert_eq!(
+            replay.runtime().run_record().take_trace().jsonl(),
+            first,
+            "the recorded list replays it"
+        );
     }
 }
 
@@ -282,6 +286,6 @@ fn fresh_names_do_not_depend_on_the_schedule() {
 fn actors_are_named_by_spawner_and_ordinal() {
     let mut executor = executor(&Sampler::Fifo, 0);
     chatter(&mut executor);
-    let trace: Trace = executor.runtime().take_trace();
+    let trace: Trace = executor.runtime().run_record().take_trace();
     assert_eq!(&*trace.entries[1].actor, "0.1: chatter");
 }

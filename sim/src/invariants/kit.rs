@@ -1,7 +1,5 @@
 //! Hand-made traces for the tests of the invariants.
 
-use std::sync::Arc;
-
 use continuable::facts::{CancelScope, Fact};
 use continuable::ids::{ActivationId, MessageId, OwnerId, RunId, SessionId, TaskId};
 use continuable::message::MessageSource;
@@ -9,7 +7,7 @@ use continuable::vocabulary::{CancelCause, RouteCode, StopReason, TaskStatus};
 
 use super::{Invariant, Violation};
 use crate::invariants::History;
-use crate::trace::{Event, Note, Trace};
+use crate::trace::{Event, Note, Stamp, Trace};
 
 /// The parent instance.
 pub const PARENT: OwnerId = OwnerId(1);
@@ -160,11 +158,16 @@ pub fn good_life() -> Vec<Fact> {
     [installed(), worked(), finished()].concat()
 }
 
+/// The stamp of an entry by `actor`, in the first life.
+pub fn stamp(actor: &str) -> Stamp {
+    Stamp { ms: 0, life: 0, actor: actor.into() }
+}
+
 /// The trace of facts, all by one actor.
 pub fn trace(facts: &[Fact]) -> Trace {
     let mut trace = Trace::default();
     for fact in facts {
-        trace.push(0, Arc::from("0: test"), Event::Fact(fact.clone()));
+        trace.push(stamp("0: test"), Event::Fact(fact.clone()));
     }
     trace
 }
@@ -172,7 +175,7 @@ pub fn trace(facts: &[Fact]) -> Trace {
 /// The same with a note at its end.
 pub fn noted(facts: &[Fact], note: Note) -> Trace {
     let mut trace = trace(facts);
-    trace.push(0, Arc::from("0: test"), Event::Note(note));
+    trace.push(stamp("0: test"), Event::Note(note));
     trace
 }
 

@@ -236,18 +236,17 @@ fn i22_meets_a_refused_call_that_created_something() {
     let operation = Operation::Prompt { parent: 0 };
     let story = |inside: bool| {
         let mut whole = Trace::default();
-        let actor = || "0: client".into();
+        let actor = || stamp("0: client");
         whole.push(
-            0,
             actor(),
             crate::trace::Event::Note(Note::Asked { op: 1, operation: operation.clone() }),
         );
         if inside {
             let fact = good_life().remove(1);
-            whole.push(0, actor(), crate::trace::Event::Fact(fact));
+            whole.push(actor(), crate::trace::Event::Fact(fact));
         }
         let answer = Answer::Refused { code: ErrorCode::InvalidInput };
-        whole.push(0, actor(), crate::trace::Event::Note(Note::Answered { op: 1, answer }));
+        whole.push(actor(), crate::trace::Event::Note(Note::Answered { op: 1, answer }));
         violations(&tasks::I22, &whole)
     };
     assert_eq!(story(false), []);
