@@ -1,7 +1,8 @@
 //! One deployment of the real runtime on simulated parts: everything a process would assemble at
 //! its start, on the explorer's executor, a simulated disk and a scripted model.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,13 +14,13 @@ use continuable::agent::{AgentHost, AgentHostConfig, AgentOptions};
 use continuable::control::SubagentControlService;
 use continuable::ids::SessionId;
 use continuable::message::Message;
-use continuable::model::ToolDefinition;
 use continuable::model::script::{ScriptedModel, Step};
+use continuable::model::{ModelClient, ToolDefinition};
 use continuable::provider::in_process::InProcess;
 use continuable::provider::{Registration, SubagentProvider, SubagentService};
 use continuable::runtime::{BoxFuture, Runtime};
-use continuable::store::{Disk, DiskOperation, SessionStore};
-use continuable::task::{Attachment, TaskService, TaskServiceConfig};
+use continuable::store::{Disk, SessionStore};
+use continuable::task::{Attachment, TaskService, TaskServiceConfig, WakePolicy};
 use continuable::tools::delegate::{
     DelegateConfig, DelegateMount, DelegateServices, TOOL_NAME_DEFAULT,
 };
@@ -28,67 +29,97 @@ use continuable::tools::tasks::{TaskTools, TaskToolsConfig, TaskToolsLoaded};
 use serde_json::json;
 
 use crate::canary::{HASTY, HastyProvider, Lie, LyingDisk};
-use crate::disk::{DiskError, DiskFault, FaultRule, FaultRules, SimDisk};
+use crate::disk::SimDisk;
 use crate::explore::SimRuntime;
+use crate::faults::Injector;
 use crate::invariants::durability::signed;
-use crate::plan::{FaultedOperation, Hook, ModelStep, Plan, PlannedFault, Provider};
-use crate::probe::Judge;
+use crate::plan::{Hook, ModelStep, Part, Plan, Provider};
+use crate::probe::{Confirmed, Judge};
 
 /// The tool that children call.
 pub const WORK_TOOL: &str = "work";
+
+/// What a deployment stands on; all of it outlives the deployment.
+#[derive(Debug, Clone)]
+pub struct Ground {
+    /// The disk.
+    pub disk: SimDisk,
+    /// Where scripts are laid out.
+    pub scripts: ScriptedModel,
+    /// What the agents ask: the scripted model itself, or a client of it across a network.
+    pub model: Arc<dyn ModelClient>,
+    /// What earlier lives confirmed.
+    pub confirmed: Confirmed,
+    /// Which part lies, if one does.
+    pub lie: Option<Lie>,
+    /// Whether this life's faults include the plan's crashes.
+    pub crashes: bool,
+}
+
+impl Ground {
+    /// New ground with the scripted model at hand.
+    pub fn new(runtime: &Arc<SimRuntime>, lie: Option<Lie>) -> Self {
+        let shared: Arc<dyn Runtime> = Arc::<SimRuntime>::clone(runtime);
+        let scripts = model(&shared);
+        Self {
+            disk: SimDisk::new(),
+            model: Arc::new(scripts.clone()),
+            scripts,
+            confirmed: Confirmed::default(),
+            lie,
+            crashes: true,
+        }
+    }
+}
 
 /// Everything that runs.
 pub struct Deployment {
     /// The executor's runtime.
     pub runtime: Arc<SimRuntime>,
-    /// The disk itself, below any lie.
-    pub disk: SimDisk,
-    /// The model.
-    pub model: ScriptedModel,
+    /// What it stands on; the disk is the one below any lie.
+    pub ground: Ground,
     /// The store on the disk.
     pub store: Arc<SessionStore>,
     /// The agents.
     pub agents: Arc<AgentHost>,
     /// The Tasks.
     pub tasks: Arc<TaskService>,
-    /// The continuable children.
-    pub control: Arc<SubagentControlService>,
+    /// The providers.
+    pub subagents: Arc<SubagentService>,
+    control: Mutex<Arc<SubagentControlService>>,
+    control_unloaded: AtomicBool,
     tools: Arc<ToolRegistry>,
-    lie: Option<Lie>,
     task_tools: TaskTools,
     surface: Mutex<Option<TaskToolsLoaded>>,
+    providers: Mutex<BTreeMap<Provider, Registration>>,
+    _hasty: Option<Registration>,
     _tools: Vec<ToolGuard>,
     _delegation: DelegateMount,
-    _providers: Vec<Registration>,
     _listener: Option<Attachment>,
 }
 
 impl Deployment {
-    /// Assembles it for `plan`; `lie` makes one part of it a liar.
-    pub fn new(runtime: &Arc<SimRuntime>, plan: &Plan, lie: Option<Lie>) -> Self {
+    /// Assembles it for `plan`.
+    pub fn new(runtime: &Arc<SimRuntime>, plan: &Plan, ground: Ground) -> Self {
         let shared: Arc<dyn Runtime> = Arc::<SimRuntime>::clone(runtime);
-        let (disk, below) = disks(&shared, plan, lie);
-        let model = model(&shared);
+        let store = store(runtime, plan, &ground);
         let tools = Arc::new(ToolRegistry::default());
-        let tasks = TaskService::new(Arc::clone(&shared), TaskServiceConfig::default());
-        let store = SessionStore::open(Arc::clone(&shared), below);
+        let wake = match plan.wakes {
+            0 => WakePolicy::Quiet,
+            most => WakePolicy::Wake(most),
+        };
+        let tasks = TaskService::new(Arc::clone(&shared), TaskServiceConfig { wake });
         let agents = AgentHost::new(AgentHostConfig {
             runtime: Arc::clone(&shared),
             store: Some(Arc::clone(&store)),
-            model: Arc::new(model.clone()),
+            model: Arc::clone(&ground.model),
             tools: Arc::clone(&tools),
             system_prompt: "simulated".to_owned(),
             defaults: AgentOptions::default(),
             hooks: hooks(plan.hook),
         });
         let subagents = SubagentService::new(Arc::clone(&shared));
-        let control = SubagentControlService::new(
-            Arc::clone(&agents),
-            Arc::clone(&tasks),
-            Arc::clone(&subagents),
-            Some(Arc::clone(&store)),
-        );
-        let providers = register(&subagents, lie);
+        let control = control(&agents, &tasks, &subagents, &store);
         let work: Arc<dyn Tool> = Arc::new(WorkTool { runtime: Arc::clone(&shared) });
         let guards = vec![
             tools.register(work).expect("the name is free"),
@@ -96,7 +127,7 @@ impl Deployment {
         ];
         let services = DelegateServices {
             runtime: Arc::clone(&shared),
-            subagents,
+            subagents: Arc::clone(&subagents),
             tasks: Some(Arc::clone(&tasks)),
             control: Some(Arc::clone(&control)),
         };
@@ -108,35 +139,96 @@ impl Deployment {
             .then(|| tasks.on_done(Arc::new(|_: &_, _: Option<&_>| planned_panic("listener"))));
         let task_tools = TaskTools::new(shared, Arc::clone(&tasks), TaskToolsConfig::default())
             .expect("the default configuration is valid");
-        runtime.set_probe(Judge::new(disk.clone(), &agents));
+        runtime.set_probe(Judge::new(ground.disk.clone(), &agents, ground.confirmed.clone()));
+        let hasty = (ground.lie == Some(Lie::Dispose)).then(|| {
+            let provider = Arc::new(HastyProvider(InProcess::spawn()));
+            subagents.register(provider).expect("the name is free")
+        });
         let deployment = Self {
             runtime: Arc::clone(runtime),
-            disk,
-            model,
+            ground,
             store,
             agents,
             tasks,
-            control,
+            subagents,
+            control: Mutex::new(control),
+            control_unloaded: AtomicBool::new(false),
             tools,
-            lie,
             task_tools,
             surface: Mutex::new(None),
+            providers: Mutex::default(),
+            _hasty: hasty,
             _tools: guards,
             _delegation: delegation,
-            _providers: providers,
             _listener: listener,
         };
-        deployment.set_surface(true);
+        for part in [Part::Spawn, Part::Fork, Part::Surface] {
+            deployment.load(part);
+        }
         deployment
     }
 
     /// The registered name of a plan's provider.
     pub fn provider(&self, provider: Provider) -> &'static str {
-        match (self.lie, provider) {
+        match (self.ground.lie, provider) {
             (Some(Lie::Dispose), _) => HASTY,
             (_, Provider::Spawn) => "spawn",
             (_, Provider::Fork) => "fork",
         }
+    }
+
+    /// The continuable children.
+    pub fn control(&self) -> Arc<SubagentControlService> {
+        Arc::clone(&self.control.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Loads a part that may have been unloaded; the store never comes back.
+    pub fn load(&self, part: Part) {
+        match part {
+            Part::Spawn => self.load_provider(Provider::Spawn, InProcess::spawn()),
+            Part::Fork => self.load_provider(Provider::Fork, InProcess::fork()),
+            Part::Surface => self.set_surface(true),
+            // A disposed service stays so: another one takes its place, never beside it.
+            Part::Control if self.control_unloaded.swap(false, Ordering::Relaxed) => {
+                let fresh = control(&self.agents, &self.tasks, &self.subagents, &self.store);
+                let before = std::mem::replace(
+                    &mut *self.control.lock().unwrap_or_else(PoisonError::into_inner),
+                    fresh,
+                );
+                drop(before);
+            }
+            Part::Control | Part::Store => {}
+        }
+    }
+
+    fn load_provider(&self, name: Provider, provider: Arc<dyn SubagentProvider>) {
+        let mut providers = self.providers.lock().unwrap_or_else(PoisonError::into_inner);
+        providers
+            .entry(name)
+            .or_insert_with(|| self.subagents.register(provider).expect("the name is free"));
+    }
+
+    /// Unloads a part; the control service and the store only after what they must finish.
+    pub async fn unload(&self, part: Part) {
+        match part {
+            Part::Spawn => self.unload_provider(Provider::Spawn),
+            Part::Fork => self.unload_provider(Provider::Fork),
+            Part::Surface => self.set_surface(false),
+            Part::Control => {
+                self.control().dispose().await;
+                self.control_unloaded.store(true, Ordering::Relaxed);
+            }
+            // What could not be confirmed was recorded by the store as facts.
+            Part::Store => drop(self.store.close().await),
+        }
+    }
+
+    fn unload_provider(&self, name: Provider) {
+        let before = {
+            let mut providers = self.providers.lock().unwrap_or_else(PoisonError::into_inner);
+            providers.remove(&name)
+        };
+        drop(before);
     }
 
     /// Attaches or detaches the control surface, with the tools that are one.
@@ -155,23 +247,45 @@ impl Deployment {
     pub fn script(&self, session: &SessionId, steps: &[ModelStep]) {
         let steps = steps.iter().flat_map(|step| scripted(*step));
         let always = Step::Always(Box::new(say()));
-        self.model.push(session, steps.chain([always]));
+        self.ground.scripts.push(session, steps.chain([always]));
     }
 }
 
-/// The simulated disk, and what the store is given of it.
-fn disks(runtime: &Arc<dyn Runtime>, plan: &Plan, lie: Option<Lie>) -> (SimDisk, Arc<dyn Disk>) {
-    let disk = SimDisk::new().with_runtime(Arc::clone(runtime));
-    disk.set_faults(Arc::new(FaultRules::new(plan.faults.iter().flat_map(rules))));
-    let below: Arc<dyn Disk> = match lie {
-        Some(Lie::Flush) => Arc::new(LyingDisk(disk.clone())),
-        _ => Arc::new(disk.clone()),
+fn control(
+    agents: &Arc<AgentHost>,
+    tasks: &Arc<TaskService>,
+    subagents: &Arc<SubagentService>,
+    store: &Arc<SessionStore>,
+) -> Arc<SubagentControlService> {
+    SubagentControlService::new(
+        Arc::clone(agents),
+        Arc::clone(tasks),
+        Arc::clone(subagents),
+        Some(Arc::clone(store)),
+    )
+}
+
+/// The store on the ground's disk, with the plan's faults armed.
+fn store(runtime: &Arc<SimRuntime>, plan: &Plan, ground: &Ground) -> Arc<SessionStore> {
+    let shared: Arc<dyn Runtime> = Arc::<SimRuntime>::clone(runtime);
+    let disk = ground.disk.clone().with_runtime(Arc::clone(&shared));
+    let injector = Injector::new(runtime, disk.freezer(), &plan.faults, ground.crashes);
+    disk.set_faults(Arc::<Injector>::clone(&injector));
+    disk.set_capacity(plan.capacity);
+    runtime.set_faults(Some(injector));
+    let below: Arc<dyn Disk> = match ground.lie {
+        Some(Lie::Flush) => Arc::new(LyingDisk(disk)),
+        _ => Arc::new(disk),
     };
-    (disk, below)
+    if plan.lease {
+        SessionStore::open_leased(shared, below)
+    } else {
+        SessionStore::open(shared, below)
+    }
 }
 
 /// The model. Children that a model started by itself have a short script of their own.
-fn model(runtime: &Arc<dyn Runtime>) -> ScriptedModel {
+pub fn model(runtime: &Arc<dyn Runtime>) -> ScriptedModel {
     let model = ScriptedModel::new(Arc::clone(runtime));
     model.set_recording(false);
     model.set_factory(Arc::new(|_, _| {
@@ -180,15 +294,6 @@ fn model(runtime: &Arc<dyn Runtime>) -> ScriptedModel {
         Some(steps)
     }));
     model
-}
-
-fn register(subagents: &SubagentService, lie: Option<Lie>) -> Vec<Registration> {
-    let mut providers: Vec<Arc<dyn SubagentProvider>> = vec![InProcess::spawn(), InProcess::fork()];
-    if lie == Some(Lie::Dispose) {
-        providers.push(Arc::new(HastyProvider(InProcess::spawn())));
-    }
-    let registered = providers.into_iter().map(|provider| subagents.register(provider));
-    registered.map(|registered| registered.expect("the name is free")).collect()
 }
 
 /// The answer is signed by the instance it is given to, so that a result shows whose it is (I23).
@@ -227,6 +332,14 @@ fn scripted(step: ModelStep) -> Vec<Step> {
         })],
         ModelStep::Refuse => vec![Step::Refuse],
         ModelStep::Panic => vec![Step::func(|_| planned_panic("model"))],
+        ModelStep::Structured => vec![Step::Structured(json!({ "answer": "done" }))],
+        ModelStep::RateLimit => vec![Step::RateLimited],
+        ModelStep::Break => {
+            vec![Step::Break { text: "half".to_owned(), error: "it broke".to_owned() }]
+        }
+        ModelStep::Cut => vec![Step::Cut("half".to_owned())],
+        ModelStep::Endless(pause) => vec![Step::Endless(Duration::from_millis(pause))],
+        ModelStep::PanicMidStream => vec![Step::PanicMidStream("planned: model".to_owned())],
         ModelStep::Delegate => vec![delegate(false)],
         ModelStep::Background => vec![delegate(true)],
         ModelStep::TaskOutput => vec![Step::tool(
@@ -242,27 +355,6 @@ fn scripted(step: ModelStep) -> Vec<Step> {
 /// Panics as foreign code does, without the message on standard error.
 fn planned_panic(whose: &str) -> ! {
     std::panic::resume_unwind(Box::new(format!("planned: {whose}")))
-}
-
-/// The disk rules of one planned fault.
-fn rules(fault: &PlannedFault) -> Vec<FaultRule> {
-    let operations: &[DiskOperation] = match fault.operation {
-        FaultedOperation::Flush => &[DiskOperation::Sync],
-        FaultedOperation::Append => &[DiskOperation::Append, DiskOperation::WriteNew],
-    };
-    let rule = |operation: &DiskOperation| {
-        let fails = match (fault.operation, fault.skip % 2) {
-            (FaultedOperation::Append, 1) => DiskFault::Torn { keep: 7, error: DiskError::Full },
-            _ => DiskFault::Fail(DiskError::Io),
-        };
-        let rule = if fault.once {
-            FaultRule::once(*operation, fails)
-        } else {
-            FaultRule::from_now_on(*operation, fails)
-        };
-        rule.after(fault.skip)
-    };
-    operations.iter().map(rule).collect()
 }
 
 fn hooks(hook: Hook) -> Vec<Arc<dyn AgentHooks>> {

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use continuable::channel::Latch;
@@ -38,6 +38,8 @@ struct State {
     frozen: bool,
     operations: u64,
     capacity: Option<u64>,
+    /// Whether a write ever met the capacity.
+    filled: bool,
     /// Who has each lease; holders are numbered.
     leases: BTreeMap<DiskPath, u64>,
     holders: u64,
@@ -113,6 +115,11 @@ impl SimDisk {
         self.state.lock().capacity = bytes;
     }
 
+    /// Whether a write ever met the capacity.
+    pub fn was_filled(&self) -> bool {
+        self.state.lock().filled
+    }
+
     /// How many operations were asked for so far.
     pub fn operations(&self) -> u64 {
         self.state.lock().operations
@@ -121,6 +128,11 @@ impl SimDisk {
     /// From now on operations fail and change nothing, those that already wait included.
     pub fn freeze(&self) {
         self.state.lock().frozen = true;
+    }
+
+    /// The right to freeze it.
+    pub fn freezer(&self) -> Freezer {
+        Freezer(Arc::downgrade(&self.state))
     }
 
     /// Loses what the crash of the machine loses, as `choices` say, and thaws the disk.
@@ -139,6 +151,7 @@ impl SimDisk {
             frozen: false,
             operations: 0,
             capacity: state.capacity,
+            filled: false,
             leases: BTreeMap::new(),
             holders: 0,
         };
@@ -229,7 +242,21 @@ impl SimDisk {
                 }
                 None
             }
+            Some(DiskFault::Never) => std::future::pending().await,
             other => other,
+        }
+    }
+}
+
+/// The right to freeze a disk, without keeping it alive.
+#[derive(Clone)]
+pub struct Freezer(Weak<Mutex<State>>);
+
+impl Freezer {
+    /// From now on operations of the disk fail and change nothing.
+    pub fn freeze(&self) {
+        if let Some(state) = self.0.upgrade() {
+            state.lock().frozen = true;
         }
     }
 }
@@ -259,6 +286,7 @@ impl State {
             if grows > free {
                 fits -= usize::try_from(grows - free).unwrap_or(usize::MAX).min(fits);
                 outcome = Err(DiskError::Full.into());
+                self.filled = true;
             }
         }
         self.tree.write(file, offset, &bytes[..fits])?;

@@ -5,11 +5,12 @@
 //! engine, saved traces, and logs from elsewhere. Reading order: [`history`] (the trace, indexed),
 //! then the checks by subject: [`tasks`], [`delivery`], [`durability`], [`lifecycle`].
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Serialize;
 
-use crate::trace::Trace;
+use crate::trace::{Entry, Trace};
 
 pub mod authority;
 pub mod delivery;
@@ -42,7 +43,15 @@ pub struct Invariant {
     pub sentence: &'static str,
     /// The dangers it guards against; each must be met sometimes, or the sweep tested nothing.
     pub dangers: &'static [&'static str],
-    check: fn(&History<'_>, &mut Finding),
+    check: Check,
+}
+
+/// How a sentence is judged. Instance numbers and Task ids are unique within one life of a process,
+/// so most sentences are judged life by life.
+enum Check {
+    /// In each life alone. What a crash left open is no violation, and an [`Kind::Eventually`] is
+    /// not judged in a life that crashed.
+    Life(fn(&History<'_>, &mut Finding)),
 }
 
 impl fmt::Debug for Invariant {
@@ -80,6 +89,21 @@ impl Finding {
         }
     }
 
+    /// What `check` finds in one life, its places counted in the whole trace.
+    fn add(&mut self, life: &History<'_>, check: fn(&History<'_>, &mut Self)) {
+        let mut found = Self::default();
+        check(life, &mut found);
+        self.tested += found.tested;
+        self.violations.extend(found.violations.into_iter().map(|violation| {
+            let at = usize::try_from(violation.at).unwrap_or(usize::MAX);
+            Violation {
+                at: life.entries.get(at).map_or(violation.at, |entry| entry.n),
+                ..violation
+            }
+        }));
+        found.met.into_iter().for_each(|danger| self.meet(danger));
+    }
+
     /// A danger was met.
     fn meet(&mut self, danger: &'static str) {
         if !self.met.contains(&danger) {
@@ -96,18 +120,35 @@ impl Finding {
 
 impl Invariant {
     /// Judges one trace.
-    pub fn check(&self, history: &History<'_>) -> Finding {
+    pub fn check(&self, trace: &Trace) -> Finding {
+        self.check_lives(&histories(&trace.lives()))
+    }
+
+    fn check_lives(&self, lives: &[History<'_>]) -> Finding {
         let mut finding = Finding::default();
-        (self.check)(history, &mut finding);
+        match self.check {
+            Check::Life(check) => {
+                for life in lives {
+                    if !(self.kind == Kind::Eventually && life.crashed.is_some()) {
+                        finding.add(life, check);
+                    }
+                }
+            }
+        }
         debug_assert!(finding.met.iter().all(|danger| self.dangers.contains(danger)), "{self:?}");
         finding
     }
 }
 
+fn histories<'a>(lives: &'a [Cow<'_, [Entry]>]) -> Vec<History<'a>> {
+    lives.iter().map(|life| History::of(life)).collect()
+}
+
 /// Judges `trace` by every invariant, in the order of [`ALL`].
 pub fn judge(trace: &Trace) -> Vec<(&'static Invariant, Finding)> {
-    let history = History::of(trace);
-    ALL.iter().map(|invariant| (invariant, invariant.check(&history))).collect()
+    let lives = trace.lives();
+    let histories = histories(&lives);
+    ALL.iter().map(|invariant| (invariant, invariant.check_lives(&histories))).collect()
 }
 
 /// The invariant of that id.

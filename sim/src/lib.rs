@@ -40,6 +40,7 @@
 //! through the traits that an embedder has.
 
 pub mod plan;
+pub mod faults;
 pub mod explore;
 pub mod disk;
 pub mod deployment;

@@ -3,7 +3,7 @@
 //! Facts say what the code under test believes. A lying store believes that a flush confirmed what
 //! is not on the disk, so the disk itself is asked, and the log itself is read (I4, I25).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use continuable::agent::AgentHost;
@@ -21,19 +21,56 @@ pub struct Judge {
     disk: SimDisk,
     host: Weak<AgentHost>,
     state: Mutex<State>,
+    confirmed: Confirmed,
 }
 
 #[derive(Default)]
 struct State {
     sessions: BTreeMap<OwnerId, SessionId>,
+}
+
+/// What is known of the files of a run: it outlives the process. Cloning shares it.
+#[derive(Debug, Clone, Default)]
+pub struct Confirmed(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
     /// Of each session the confirmed bytes.
-    confirmed: BTreeMap<SessionId, Vec<u8>>,
+    bytes: BTreeMap<SessionId, Vec<u8>>,
+    /// Sessions whose files somebody else changed: what was confirmed of them holds no more.
+    struck: BTreeSet<SessionId>,
+}
+
+impl Confirmed {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many events of `session` were confirmed.
+    pub fn events(&self, session: &SessionId) -> u64 {
+        let known = self.known();
+        let newlines = |bytes: &Vec<u8>| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+        // The first line is the header.
+        known.bytes.get(session).map_or(0, newlines).saturating_sub(1)
+    }
+
+    /// Somebody else changes the file of `session`.
+    pub fn strike(&self, session: &SessionId) {
+        let mut known = self.known();
+        known.bytes.remove(session);
+        known.struck.insert(session.clone());
+    }
+
+    /// Whether somebody else ever did.
+    pub fn is_struck(&self, session: &SessionId) -> bool {
+        self.known().struck.contains(session)
+    }
 }
 
 impl Judge {
-    /// A probe of the agents of `host` and of `disk`.
-    pub fn new(disk: SimDisk, host: &Arc<AgentHost>) -> Arc<Self> {
-        Arc::new(Self { disk, host: Arc::downgrade(host), state: Mutex::default() })
+    /// A probe of the agents of `host` and of `disk`, on which `confirmed` is confirmed.
+    pub fn new(disk: SimDisk, host: &Arc<AgentHost>, confirmed: Confirmed) -> Arc<Self> {
+        Arc::new(Self { disk, host: Arc::downgrade(host), state: Mutex::default(), confirmed })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -41,6 +78,9 @@ impl Judge {
     }
 
     fn log(&self, session: &SessionId) -> Option<Note> {
+        if self.confirmed.is_struck(session) {
+            return None;
+        }
         let agent = self.host.upgrade()?.get(session)?;
         let events = agent.session().snapshot_from(0);
         let fault = log::fault(&events, false);
@@ -55,8 +95,11 @@ impl Judge {
         // The first line is the header; the marked events follow.
         let marked = usize::try_from(mark).unwrap_or(usize::MAX);
         let whole = ends.get(marked).copied().unwrap_or(0);
-        let mut state = self.state();
-        let known = state.confirmed.entry(session.clone()).or_default();
+        let mut files = self.confirmed.known();
+        if files.struck.contains(session) {
+            return None;
+        }
+        let known = files.bytes.entry(session.clone()).or_default();
         let changed = !bytes.starts_with(known);
         if whole >= known.len() {
             *known = bytes[..whole].to_vec();

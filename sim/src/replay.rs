@@ -107,8 +107,7 @@ pub struct Verdict {
 impl Verdict {
     /// The verdict on `invariant` alone; `None` if it held.
     pub fn on(invariant: &'static Invariant, report: &RunReport) -> Option<Self> {
-        let history = crate::invariants::History::of(&report.trace);
-        let violation = invariant.check(&history).violations.into_iter().next()?;
+        let violation = invariant.check(&report.trace).violations.into_iter().next()?;
         Some(Self {
             invariant: invariant.id,
             sentence: invariant.sentence,

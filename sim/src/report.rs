@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::canary::Lie;
+use crate::faults::KINDS;
 use crate::invariants;
 use crate::tally::{Failure, Tally};
 
@@ -78,6 +79,7 @@ impl Summary {
             ("operations", tally.operations.to_string()),
             ("activations", tally.activations.to_string()),
             ("tasks", each(&tally.tasks)),
+            ("restarts", tally.restarts.to_string()),
             ("samplers", each(&tally.samplers)),
             ("points hit", format!("{} of {}", tally.points_hit(), Point::ALL.len())),
             ("facts", tally.facts.to_string()),
@@ -117,12 +119,17 @@ impl Summary {
                 dangers.join("; ")
             );
         }
-        text.push('\n');
+        let faults: Vec<_> =
+            self.tally.faults.iter().map(|(kind, runs)| format!("{kind}: {runs}")).collect();
+        let _ = writeln!(text, "faults met (in how many runs): {}\n", faults.join("; "));
     }
 
     fn warnings(&self, text: &mut String) {
         for (id, danger) in self.tally.dangers_missed() {
             let _ = writeln!(text, "never met: {id}: {danger}");
+        }
+        for kind in self.tally.faults_missed(KINDS) {
+            let _ = writeln!(text, "never injected: {kind}");
         }
         let missed = self.tally.points_missed();
         if !missed.is_empty() {

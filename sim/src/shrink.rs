@@ -5,7 +5,8 @@
 //! tried with the recorded choices, with none, and with a few seeds of every sampler.
 
 use crate::explore::Sampler;
-use crate::plan::{Ending, Hook, ModelStep, Plan};
+use crate::plan::Plan;
+use crate::plan::strategy::reductions;
 use crate::replay::{Bundle, Verdict};
 
 /// Seeds tried per sampler when the recorded choices do not show the failure in a smaller plan.
@@ -116,56 +117,19 @@ impl Shrinker<'_> {
         false
     }
 
-    /// Tries `change` on the best plan; false if it changed nothing or hid the failure.
-    fn try_plan(&mut self, change: impl FnOnce(&mut Plan)) -> bool {
-        let mut plan = self.best.plan.clone();
-        change(&mut plan);
-        plan != self.best.plan && self.accept_somehow(&plan)
-    }
-
+    /// Tries every reduction; after one that is accepted, goes on at its place of the new list.
     fn plan(&mut self) {
-        for client in (0..self.best.plan.clients.len()).rev() {
-            if self.best.plan.clients.len() > 1 {
-                self.try_plan(|plan| {
-                    plan.clients.remove(client);
-                });
+        let mut candidates = reductions(&self.best.plan);
+        let mut next = 0;
+        while let Some(plan) = candidates.get(next) {
+            if self.spent() {
+                return;
             }
-        }
-        for client in 0..self.best.plan.clients.len() {
-            self.operations_of(client);
-        }
-        for fault in (0..self.best.plan.faults.len()).rev() {
-            self.try_plan(|plan| {
-                plan.faults.remove(fault);
-            });
-        }
-        self.try_plan(|plan| plan.parents = 1);
-        self.try_plan(|plan| plan.panicking_listener = false);
-        self.try_plan(|plan| plan.hook = Hook::Absent);
-        self.try_plan(|plan| plan.ending = Ending::Patience);
-        self.try_plan(|plan| plan.parent_script.clear());
-        for script in (0..self.best.plan.scripts.len()).rev() {
-            self.try_plan(|plan| plan.scripts[script].truncate(1));
-            for step in 0..self.best.plan.scripts[script].len() {
-                self.try_plan(|plan| plan.scripts[script][step] = ModelStep::Say);
+            if self.accept_somehow(plan) {
+                candidates = reductions(&self.best.plan);
+            } else {
+                next += 1;
             }
-        }
-    }
-
-    fn operations_of(&mut self, client: usize) {
-        let mut length = self.best.plan.clients[client].len();
-        while length > 0 {
-            let mut start = 0;
-            while start + length <= self.best.plan.clients[client].len() {
-                let range = start..start + length;
-                if !self.try_plan(|plan| drop(plan.clients[client].drain(range))) {
-                    start += length;
-                }
-            }
-            length /= 2;
-        }
-        for operation in 0..self.best.plan.clients[client].len() {
-            self.try_plan(|plan| plan.clients[client][operation].after_ms = 0);
         }
     }
 

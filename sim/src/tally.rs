@@ -1,6 +1,6 @@
 //! What many runs add up to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use continuable::facts::Fact;
 use continuable::points::Point;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::invariants::{self, Finding, Kind, Violation};
 use crate::plan::Plan;
 use crate::run::RunReport;
-use crate::trace::Event;
+use crate::trace::{Event, Note};
 
 /// How many entries of a failing trace are kept.
 const TAIL: usize = 25;
@@ -107,6 +107,10 @@ pub struct Tally {
     pub facts: u64,
     /// Virtual time, in milliseconds.
     pub virtual_ms: u64,
+    /// How often the process died and was started again.
+    pub restarts: u64,
+    /// How many runs met each kind of fault.
+    pub faults: BTreeMap<String, u64>,
     /// Plans by sampler.
     pub samplers: BTreeMap<&'static str, u64>,
     /// How often each point was reached, as in `Point::ALL`.
@@ -153,8 +157,20 @@ impl Tally {
     }
 
     fn count(&mut self, report: &RunReport) {
+        let mut struck = BTreeSet::new();
         for entry in &report.trace.entries {
-            let Event::Fact(fact) = &entry.event else { continue };
+            let fact = match &entry.event {
+                Event::Fact(fact) => fact,
+                Event::Note(Note::Struck { kind, .. }) => {
+                    struck.insert(kind.as_str());
+                    continue;
+                }
+                Event::Note(Note::Restarted { .. }) => {
+                    self.restarts += 1;
+                    continue;
+                }
+                Event::Note(_) => continue,
+            };
             self.facts += 1;
             match fact {
                 Fact::AssociationInstalled { .. } => self.activations += 1,
@@ -163,6 +179,9 @@ impl Tally {
                 }
                 _ => {}
             }
+        }
+        for kind in struck {
+            *self.faults.entry(kind.to_owned()).or_default() += 1;
         }
     }
 
@@ -204,6 +223,7 @@ impl Tally {
         self.polls += other.polls;
         self.facts += other.facts;
         self.virtual_ms += other.virtual_ms;
+        self.restarts += other.restarts;
         self.leaked += other.leaked;
         self.failed += other.failed;
         self.points.resize(Point::ALL.len(), 0);
@@ -212,6 +232,9 @@ impl Tally {
         }
         for (status, count) in other.tasks {
             *self.tasks.entry(status).or_default() += count;
+        }
+        for (kind, count) in other.faults {
+            *self.faults.entry(kind).or_default() += count;
         }
         for (sampler, count) in other.samplers {
             *self.samplers.entry(sampler).or_default() += count;
@@ -249,6 +272,11 @@ impl Tally {
     pub fn points_missed(&self) -> Vec<Point> {
         let all = Point::ALL.iter().zip(&self.points);
         all.filter(|(_, count)| **count == 0).map(|(point, _)| *point).collect()
+    }
+
+    /// The kinds of faults that no run met.
+    pub fn faults_missed(&self, kinds: &[&'static str]) -> Vec<&'static str> {
+        kinds.iter().filter(|kind| !self.faults.contains_key(**kind)).copied().collect()
     }
 
     /// The dangers that no run met, with their invariants.

@@ -4,6 +4,7 @@
 //! compares. It has two forms, one line an entry: JSONL, which loads again, and fixed columns for
 //! people. Neither holds a wall clock or an address.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -109,10 +110,13 @@ pub enum Note {
     },
     /// A planned fault struck.
     Struck {
-        /// Its place in the plan's list.
-        fault: u64,
-        /// What it struck and how.
-        what: String,
+        /// Its place in the plan's list; none for what a client did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fault: Option<u64>,
+        /// Its kind.
+        kind: String,
+        /// What it struck.
+        at: String,
     },
     /// Faults end here; from now on everything must come to rest.
     Healed {
@@ -247,6 +251,27 @@ impl Trace {
         let n = self.entries.len() as u64;
         let Stamp { ms, life, actor } = stamp;
         self.entries.push(Entry { n, ms, life, actor, event });
+    }
+
+    /// The entries life by life, in the order of their first entries; copied only when there are
+    /// several lives.
+    pub fn lives(&self) -> Vec<Cow<'_, [Entry]>> {
+        let first = self.entries.first().map_or(0, |entry| entry.life);
+        if self.entries.iter().all(|entry| entry.life == first) {
+            return vec![Cow::Borrowed(&self.entries)];
+        }
+        let mut lives: Vec<(u64, Vec<Entry>)> = Vec::new();
+        for entry in &self.entries {
+            let life = match lives.iter().position(|(life, _)| *life == entry.life) {
+                Some(known) => known,
+                None => {
+                    lives.push((entry.life, Vec::new()));
+                    lives.len() - 1
+                }
+            };
+            lives[life].1.push(entry.clone());
+        }
+        lives.into_iter().map(|(_, entries)| Cow::Owned(entries)).collect()
     }
 
     /// The facts in their order.

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use continuable_sim::deployment::Deployment;
+use continuable_sim::deployment::{Deployment, Ground};
 use continuable_sim::explore::{Executor, RunOptions};
 use continuable_sim::plan::Plan;
-use continuable_sim::workload::Workload;
+use continuable_sim::workload::{SharedSaga, Workload};
 
 /// Tasks of the harness itself, whose polls are the caller's.
 const HARNESS: &[&str] = &["main", "client"];
@@ -28,8 +28,9 @@ fn a_poll_runs_at_most_one_section() {
         let options = RunOptions { names: seed, footprints: true, ..RunOptions::default() };
         let choices = plan.sampler.choices(seed, plan.estimate());
         let mut executor = Executor::new(choices, options);
-        let deployment = Deployment::new(executor.runtime(), &plan, None);
-        let workload = Workload::new(deployment, plan.clone());
+        let ground = Ground::new(executor.runtime(), None);
+        let deployment = Deployment::new(executor.runtime(), &plan, ground);
+        let workload = Workload::new(deployment, Arc::new(plan), SharedSaga::default());
         executor.run(Arc::clone(&workload).run());
         for step in executor.steps() {
             polls += 1;

@@ -7,7 +7,6 @@
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::agent::{Agent, AgentHost, AgentOptions};
 use crate::cancel::CancelSignal;
@@ -123,7 +122,6 @@ pub struct SubagentControlService {
     subagents: Arc<SubagentService>,
     store: Option<Arc<SessionStore>>,
     associations: Associations,
-    activations: AtomicU64,
     disposed: Latch<()>,
 }
 
@@ -150,7 +148,6 @@ impl SubagentControlService {
             subagents,
             store,
             associations: Arc::new(Mutex::new(LockClass::Association, table)),
-            activations: AtomicU64::new(0),
             disposed: Latch::new(),
         })
     }
@@ -233,7 +230,7 @@ impl SubagentControlService {
         label: String,
         message: Option<&Message>,
     ) -> Wish<CancelSignal> {
-        let activation = ActivationId(self.activations.fetch_add(1, Ordering::Relaxed) + 1);
+        let activation = self.tasks.next_activation();
         let scope = CancelScope::Activation { activation, child: child.clone() };
         let owner = OwnerRef { instance: owner.instance(), session: owner.id().clone() };
         Wish {

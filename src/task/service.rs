@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::record::{TaskLinks, TaskSnapshot, TaskSpec};
@@ -12,7 +13,7 @@ use super::{
     TaskStart, WakePolicy,
 };
 use crate::channel::Latch;
-use crate::ids::{OwnerId, SessionId, TaskId};
+use crate::ids::{ActivationId, OwnerId, SessionId, TaskId};
 use crate::points::Point;
 use crate::runtime::{BoxFuture, Runtime, contain_call, spawn};
 use crate::sections::settlement::{self, Kill};
@@ -54,6 +55,7 @@ pub struct TaskService {
     pub(super) config: TaskServiceConfig,
     pub(super) table: Mutex<TaskTable<Live>>,
     pub(super) watchers: Mutex<Watchers>,
+    activations: AtomicU64,
 }
 
 impl fmt::Debug for TaskService {
@@ -98,6 +100,7 @@ impl TaskService {
             config,
             table: Mutex::new(LockClass::Task, TaskTable::default()),
             watchers: Mutex::new(LockClass::Leaf, Watchers::default()),
+            activations: AtomicU64::new(0),
         })
     }
 
@@ -106,6 +109,12 @@ impl TaskService {
     /// with [`TaskService::links`]; then, after unlock, [`TaskService::drive`].
     pub fn table(&self) -> &Mutex<TaskTable<Live>> {
         &self.table
+    }
+
+    /// The number of a new activation. It is counted here, since one control service may replace
+    /// another over the same Tasks, and no number is ever reused in a process (contract P13).
+    pub fn next_activation(&self) -> ActivationId {
+        ActivationId(self.activations.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Attaches a control surface: something through which Tasks can be read and stopped. Counted,

@@ -59,6 +59,8 @@ pub enum DiskFault {
     },
     /// It waits until somebody sets the latch, then works.
     Hold(Latch<()>),
+    /// It never answers: the process has died.
+    Never,
 }
 
 /// Decides each operation's fate. Called with no lock held.

@@ -61,6 +61,11 @@ pub enum RunEnd {
         /// The tasks that wait for something that will never come, by name: a deadlock, or a leak.
         pending: Vec<Arc<str>>,
     },
+    /// The process died.
+    Crashed {
+        /// Of what.
+        by: String,
+    },
     /// The poll bound was reached.
     Livelock {
         /// The task polled most often.
@@ -134,7 +139,11 @@ impl Executor {
             if self.polls >= self.runtime.options.polls_max {
                 break self.livelock();
             }
-            if !self.step() && !self.jump() {
+            let moved = self.step() || self.jump();
+            if self.runtime.is_crashed() {
+                break RunEnd::Crashed { by: self.runtime.crashed().unwrap_or_default() };
+            }
+            if !moved {
                 break RunEnd::Quiescent { pending: self.pending() };
             }
         };

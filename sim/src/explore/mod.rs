@@ -10,8 +10,8 @@ pub mod runtime;
 
 pub use choices::{Choices, Estimate, Exhaustive, Sampler};
 pub use executor::{Executor, Outcome, RunEnd, Step};
-pub use rng::Rng;
-pub use runtime::{EPOCH_MS, Probe, RunOptions, RunRecord, SimRuntime};
+pub use rng::{Rng, mix};
+pub use runtime::{EPOCH_MS, PointFaults, Probe, RunOptions, RunRecord, SimRuntime};
 
 #[cfg(test)]
 mod tests;

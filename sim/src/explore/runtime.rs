@@ -37,6 +37,12 @@ pub trait Probe: Send + Sync {
     fn look(&self, facts: Vec<Fact>) -> Vec<Note>;
 }
 
+/// Decides what happens to those who arrive at a point. Called with no lock held.
+pub trait PointFaults: Send + Sync {
+    /// What the arrival has to wait for, if a fault strikes it.
+    fn reach(&self, point: Point) -> Option<PointFuture>;
+}
+
 /// What a run may do beside running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunOptions {
@@ -78,6 +84,7 @@ pub(super) struct Remains {
     _arrivals: Vec<BoxFuture<'static, ()>>,
     _timers: Timers,
     _probe: Option<Arc<dyn Probe>>,
+    _faults: Option<Arc<dyn PointFaults>>,
 }
 
 /// One task as the ready set knows it.
@@ -203,6 +210,11 @@ pub(super) struct State {
     outside_names: Rng,
     probe: Option<Arc<dyn Probe>>,
     asked: Vec<Fact>,
+    faults: Option<Arc<dyn PointFaults>>,
+    /// By how much the wall clock jumped.
+    jumped_ms: u64,
+    /// What crashed the process, once it did.
+    crashed: Option<String>,
     pub(super) closed: bool,
 }
 
@@ -234,6 +246,9 @@ impl SimRuntime {
             outside_names: Rng::split(options.names, 0),
             probe: None,
             asked: Vec::new(),
+            faults: None,
+            jumped_ms: 0,
+            crashed: None,
             closed: false,
         };
         Arc::new_cyclic(|me| Self {
@@ -287,6 +302,36 @@ impl SimRuntime {
     pub fn set_probe(&self, probe: Arc<dyn Probe>) {
         let before = self.state().probe.replace(probe);
         drop(before);
+    }
+
+    /// From now on `faults` strike at points; with `None` nothing does.
+    pub fn set_faults(&self, faults: Option<Arc<dyn PointFaults>>) {
+        let before = std::mem::replace(&mut self.state().faults, faults);
+        drop(before);
+    }
+
+    /// The wall clock jumps forward; timers do not see it.
+    pub fn jump_clock(&self, ms: u64) {
+        touch(ObjectKind::Clock, CLOCK, Access::Write);
+        self.state().jumped_ms += ms;
+    }
+
+    /// The process dies: nothing that its tasks do from now on is recorded, and the executor stops
+    /// after this step. The disk must be frozen already.
+    pub fn request_crash(&self, by: String) {
+        self.record(Event::Note(Note::Crashed { by: by.clone() }));
+        let mut state = self.state();
+        state.crashed.get_or_insert(by);
+        state.closed = true;
+    }
+
+    /// What crashed the process, if anything did.
+    pub fn crashed(&self) -> Option<String> {
+        self.state().crashed.clone()
+    }
+
+    pub(super) fn is_crashed(&self) -> bool {
+        self.state().crashed.is_some()
     }
 
     /// Lets the probe look, if the last step's facts asked for it.
@@ -345,6 +390,7 @@ impl SimRuntime {
             _arrivals: std::mem::take(&mut state.arrivals),
             _timers: std::mem::take(&mut state.timers),
             _probe: state.probe.take(),
+            _faults: state.faults.take(),
         }
     }
 }
@@ -471,7 +517,7 @@ impl Runtime for SimRuntime {
     }
 
     fn now(&self) -> u64 {
-        EPOCH_MS + self.elapsed_ms()
+        EPOCH_MS + self.elapsed_ms() + self.state().jumped_ms
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
@@ -493,6 +539,10 @@ impl Runtime for SimRuntime {
         self.record.shared().points[point as usize] += 1;
         if self.options.trace_points {
             self.record(Event::Fact(Fact::PointReached { point }));
+        }
+        let faults = self.state().faults.clone();
+        if let Some(struck) = faults.and_then(|faults| faults.reach(point)) {
+            return struck;
         }
         if self.options.points_yield { PointFuture::yield_once() } else { PointFuture::ready() }
     }

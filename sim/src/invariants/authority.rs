@@ -8,7 +8,9 @@ use continuable::ids::{OwnerId, SessionId};
 use continuable::vocabulary::TaskStatus;
 
 use super::history::{ActivationStory, History};
-use super::{Finding, Invariant, Kind};
+use super::{Check, Finding, Invariant, Kind};
+use crate::plan::Operation;
+use crate::trace::Note;
 
 /// Only the parent resumes.
 pub const I11: Invariant = Invariant {
@@ -17,7 +19,7 @@ pub const I11: Invariant = Invariant {
     sentence: "only the persisted direct parent may resume; refusals write nothing and name the id \
                unavailable",
     dangers: &["a foreign send was refused", "a foreign send raced the real one"],
-    check: only_the_parent_resumes,
+    check: Check::Life(only_the_parent_resumes),
 };
 
 fn only_the_parent_resumes(history: &History<'_>, finding: &mut Finding) {
@@ -75,7 +77,7 @@ pub const I27: Invariant = Invariant {
     sentence: "the store writes only for sessions that a live agent owns or is retiring or that an \
                authorised resume repairs",
     dangers: &["an agent was disposed with a pending write"],
-    check: the_store_writes_for_owners_only,
+    check: Check::Life(the_store_writes_for_owners_only),
 };
 
 /// What the store owes one session.
@@ -118,6 +120,7 @@ fn the_store_writes_for_owners_only(history: &History<'_>, finding: &mut Finding
                     story.claims_from().is_some_and(|from| from <= at)
                         && story.removed.first().is_none_or(|removed| *removed > at)
                 });
+                let authorised = authorised || bypassed(history, at);
                 finding.demand(owned || !is_child || (*repair && authorised), at, || {
                     format!("{session} was written, and nobody owns or repairs it")
                 });
@@ -127,6 +130,20 @@ fn the_store_writes_for_owners_only(history: &History<'_>, finding: &mut Finding
     }
 }
 
+/// Whether somebody is loading a child past the control service at `at`: that repairs on its own
+/// authority (I14 judges what becomes of it).
+fn bypassed(history: &History<'_>, at: usize) -> bool {
+    let mut open = Vec::new();
+    for (_, note) in history.notes().take_while(|(place, _)| *place < at) {
+        match note {
+            Note::Asked { op, operation: Operation::Bypass { .. } } => open.push(*op),
+            Note::Answered { op, .. } => open.retain(|known| known != op),
+            _ => {}
+        }
+    }
+    !open.is_empty()
+}
+
 /// Trees end leaf first.
 pub const I30: Invariant = Invariant {
     id: "I30",
@@ -134,7 +151,7 @@ pub const I30: Invariant = Invariant {
     sentence: "a middle agent that completes or is killed leaves no live leaf: leaves are \
                quiescent before the middle's Task is terminal",
     dangers: &["a leaf was running when its middle ended"],
-    check: trees_end_leaf_first,
+    check: Check::Life(trees_end_leaf_first),
 };
 
 fn trees_end_leaf_first(history: &History<'_>, finding: &mut Finding) {

@@ -6,7 +6,7 @@ use continuable::message::MessageSource;
 use continuable::vocabulary::{RouteCode, TaskStatus};
 
 use super::history::{ActivationStory, History, MessageStory};
-use super::{Finding, Invariant, Kind};
+use super::{Check, Finding, Invariant, Kind};
 
 /// A lost race delivers nothing.
 pub const I5: Invariant = Invariant {
@@ -20,7 +20,7 @@ pub const I5: Invariant = Invariant {
         "a steer lost at dispose",
         "a steer lost against startup",
     ],
-    check: lost_is_nowhere,
+    check: Check::Life(lost_is_nowhere),
 };
 
 fn lost_is_nowhere(history: &History<'_>, finding: &mut Finding) {
@@ -87,7 +87,7 @@ pub const I6: Invariant = Invariant {
         "an admitted step was cancelled before its request left",
         "a started message was the first prompt",
     ],
-    check: delivered_once,
+    check: Check::Life(delivered_once),
 };
 
 fn delivered_once(history: &History<'_>, finding: &mut Finding) {

@@ -9,7 +9,7 @@ use continuable::ids::SessionId;
 use continuable::vocabulary::{StopReason, TaskStatus};
 
 use super::history::{ActivationStory, AgentStory, History, Settled};
-use super::{Finding, Invariant, Kind};
+use super::{Check, Finding, Invariant, Kind};
 use crate::trace::{Answer, Note};
 
 /// Success needs evidence.
@@ -20,7 +20,7 @@ pub const I4: Invariant = Invariant {
                the length taken at closing; a failed one without an earlier accepted cancellation \
                gives `failed` with DURABILITY_FAILED and no unconfirmed output",
     dangers: &["a final flush failed", "a first flush failed and the final one passed"],
-    check: success_is_durable,
+    check: Check::Life(success_is_durable),
 };
 
 fn success_is_durable(history: &History<'_>, finding: &mut Finding) {
@@ -110,7 +110,7 @@ pub const I23: Invariant = Invariant {
     kind: Kind::Always,
     sentence: "a result comes only from this activation's own suffix",
     dangers: &["an activation produced no text of its own"],
-    check: own_text,
+    check: Check::Life(own_text),
 };
 
 /// The planned model signs each text with the instance it speaks for, so that a result shows whose
@@ -154,7 +154,7 @@ pub const I25: Invariant = Invariant {
                turns and steps nest and number by one, calls pair with results; confirmed bytes \
                never change",
     dangers: &["a cut was made", "a repair was made", "an append failed"],
-    check: well_formed,
+    check: Check::Life(well_formed),
 };
 
 fn well_formed(history: &History<'_>, finding: &mut Finding) {

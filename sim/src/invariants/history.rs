@@ -1,4 +1,5 @@
-//! A trace, indexed by what its facts are about. One pass; positions are indices into the trace.
+//! One life of a trace, indexed by what its facts are about. One pass; positions are indices into
+//! the life's entries.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use continuable::ids::{ActivationId, MessageId, OwnerId, RunId, SessionId, TaskI
 use continuable::message::MessageSource;
 use continuable::vocabulary::{CancelCause, KillAnswer, RouteCode, StopReason, TaskStatus};
 
-use crate::trace::{EndState, Entry, Event, Note, Trace};
+use crate::trace::{EndState, Entry, Event, Note};
 
 /// A recorded outcome.
 #[derive(Debug, Clone, Copy)]
@@ -216,14 +217,17 @@ pub struct History<'a> {
     pub messages: BTreeMap<MessageId, MessageStory>,
     /// The end state, where the run ended.
     pub end: Option<(usize, &'a EndState)>,
+    /// Where its process died, if it did.
+    pub crashed: Option<usize>,
 }
 
 impl<'a> History<'a> {
-    /// Indexes a trace.
-    pub fn of(trace: &'a Trace) -> Self {
-        let mut history = Self { entries: &trace.entries, ..Self::default() };
-        for (at, entry) in trace.entries.iter().enumerate() {
+    /// Indexes the entries of one life.
+    pub fn of(entries: &'a [Entry]) -> Self {
+        let mut history = Self { entries, ..Self::default() };
+        for (at, entry) in entries.iter().enumerate() {
             match &entry.event {
+                Event::Note(Note::Crashed { .. }) => history.crashed = Some(at),
                 Event::Fact(fact) => history.fact(at, fact),
                 Event::Note(Note::Ended(end)) => history.end = Some((at, end)),
                 Event::Note(_) => {}

@@ -6,7 +6,6 @@ use continuable::message::MessageSource;
 use continuable::vocabulary::{CancelCause, RouteCode, StopReason, TaskStatus};
 
 use super::{Invariant, Violation};
-use crate::invariants::History;
 use crate::trace::{Event, Note, Stamp, Trace};
 
 /// The parent instance.
@@ -206,7 +205,7 @@ pub fn after(mut facts: Vec<Fact>, which: impl Fn(&Fact) -> bool, more: Fact) ->
 
 /// What the invariant says of the trace.
 pub fn violations(invariant: &Invariant, trace: &Trace) -> Vec<Violation> {
-    invariant.check(&History::of(trace)).violations
+    invariant.check(trace).violations
 }
 
 /// The invariant accepts the first and refuses the second.

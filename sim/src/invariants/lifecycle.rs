@@ -7,7 +7,7 @@ use continuable::vocabulary::TaskStatus;
 
 use super::history::{ActivationStory, AgentStory, History};
 use super::tasks::killed;
-use super::{Finding, Invariant, Kind};
+use super::{Check, Finding, Invariant, Kind};
 use crate::trace::Note;
 
 /// One activation at a time.
@@ -17,7 +17,7 @@ pub const I7: Invariant = Invariant {
     sentence: "at most one authorised activation per child in a process; its association leaves \
                only by P8",
     dangers: &["two sends raced on a stopped child"],
-    check: one_activation_at_a_time,
+    check: Check::Life(one_activation_at_a_time),
 };
 
 fn one_activation_at_a_time(history: &History<'_>, finding: &mut Finding) {
@@ -83,15 +83,17 @@ pub const I8: Invariant = Invariant {
     kind: Kind::Always,
     sentence: "live continuable children <= open Tasks, except where a disposal failed",
     dangers: &["two Tasks of one owner open at once"],
-    check: bounded_children,
+    check: Check::Life(bounded_children),
 };
 
 fn bounded_children(history: &History<'_>, finding: &mut Finding) {
     let mut open: Vec<(&continuable::ids::TaskId, Option<OwnerId>)> = Vec::new();
     let mut live: Vec<OwnerId> = Vec::new();
     let mut excused = 0;
+    // A bypassing agent (I14) has the child's session, and no parent.
     let is_child = |agent: &AgentStory| {
-        history.activations.values().any(|a| agent.session.as_ref() == Some(&a.child))
+        agent.parent.is_some()
+            && history.activations.values().any(|a| agent.session.as_ref() == Some(&a.child))
     };
     for (at, fact) in history.facts() {
         match fact {
@@ -134,7 +136,7 @@ pub const I10: Invariant = Invariant {
         "cancelled in the final flush",
         "cancelled in dispose",
     ],
-    check: cancelled_is_killed,
+    check: Check::Life(cancelled_is_killed),
 };
 
 fn cancelled_is_killed(history: &History<'_>, finding: &mut Finding) {
@@ -204,7 +206,7 @@ pub const I24: Invariant = Invariant {
                settled, every live child disposed, and no spawned work, listener, timer or \
                association is left",
     dangers: &["a run ended with something pending before the heal"],
-    check: comes_to_rest,
+    check: Check::Life(comes_to_rest),
 };
 
 fn comes_to_rest(history: &History<'_>, finding: &mut Finding) {
@@ -256,7 +258,7 @@ pub const I29: Invariant = Invariant {
         "a listener panicked",
         "a hook panicked",
     ],
-    check: panics_are_contained,
+    check: Check::Life(panics_are_contained),
 };
 
 fn panics_are_contained(history: &History<'_>, finding: &mut Finding) {

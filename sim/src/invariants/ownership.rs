@@ -8,7 +8,7 @@ use continuable::ids::{OwnerId, RunId, TaskId};
 use continuable::vocabulary::WaitEnd;
 
 use super::history::History;
-use super::{Finding, Invariant, Kind};
+use super::{Check, Finding, Invariant, Kind};
 
 /// At most one notice per Task, to the exact owner, while nobody knows.
 pub const I9A: Invariant = Invariant {
@@ -17,7 +17,7 @@ pub const I9A: Invariant = Invariant {
     sentence: "at most one unsolicited notice per Task, only into the exact owner instance, \
                claimed only while unreported",
     dangers: &["a waiter and a notice competed", "a read and a notice competed"],
-    check: one_notice_to_the_exact_owner,
+    check: Check::Life(one_notice_to_the_exact_owner),
 };
 
 /// What is known of one Task's report.
@@ -94,7 +94,7 @@ pub const I13: Invariant = Invariant {
     sentence: "owner disposal cancels, awaits and removes that owner's Tasks before it completes; \
                nothing starts after it began",
     dangers: &["an owner closed over an open Task", "a start raced the disposal"],
-    check: a_closing_owner_takes_its_tasks_along,
+    check: Check::Life(a_closing_owner_takes_its_tasks_along),
 };
 
 fn a_closing_owner_takes_its_tasks_along(history: &History<'_>, finding: &mut Finding) {
@@ -146,7 +146,7 @@ pub const I26: Invariant = Invariant {
     sentence: "every published run has exactly one start and one end event in that order; an \
                unpublished one has none",
     dangers: &["a child was killed between publication and hand-over"],
-    check: one_start_and_one_end,
+    check: Check::Life(one_start_and_one_end),
 };
 
 fn one_start_and_one_end(history: &History<'_>, finding: &mut Finding) {

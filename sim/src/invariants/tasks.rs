@@ -5,7 +5,7 @@ use continuable::facts::Fact;
 use continuable::vocabulary::{KillAnswer, RouteCode, TaskStatus};
 
 use super::history::{ActivationStory, History};
-use super::{Finding, Invariant, Kind};
+use super::{Check, Finding, Invariant, Kind};
 use crate::trace::{Answer, Event, Note};
 
 /// Whether a fact is recorded under the lock of the associations or of the Tasks, which the section
@@ -38,7 +38,7 @@ pub const I1: Invariant = Invariant {
     sentence: "one Task per activation, installed before any provider or store await; steering \
                creates none",
     dangers: &["a send was steered", "a send was started"],
-    check: one_task_per_activation,
+    check: Check::Life(one_task_per_activation),
 };
 
 fn one_task_per_activation(history: &History<'_>, finding: &mut Finding) {
@@ -107,7 +107,7 @@ pub const I2: Invariant = Invariant {
     sentence: "run disposal is complete before its Task is terminal, and a terminal Task leaves no \
                live child, except where the recorded outcome says so",
     dangers: &["a disposal was slow while somebody waited"],
-    check: disposed_before_terminal,
+    check: Check::Life(disposed_before_terminal),
 };
 
 fn disposed_before_terminal(history: &History<'_>, finding: &mut Finding) {
@@ -148,7 +148,7 @@ pub const I3: Invariant = Invariant {
     kind: Kind::Always,
     sentence: "one terminal status, one outcome, never reopened, never changed",
     dangers: &["a second settlement was attempted"],
-    check: one_outcome,
+    check: Check::Life(one_outcome),
 };
 
 fn one_outcome(history: &History<'_>, finding: &mut Finding) {
@@ -190,7 +190,7 @@ pub const I20: Invariant = Invariant {
     kind: Kind::Always,
     sentence: "after an accepted kill no joined message yields another turn, Task or outcome",
     dangers: &["a kill hit a turn that two senders had joined"],
-    check: a_kill_is_final,
+    check: Check::Life(a_kill_is_final),
 };
 
 fn a_kill_is_final(history: &History<'_>, finding: &mut Finding) {
@@ -232,7 +232,7 @@ pub const I21: Invariant = Invariant {
     kind: Kind::Always,
     sentence: "without a control surface a start is refused before anything is created",
     dangers: &["the surface went away between two starts"],
-    check: no_surface_no_start,
+    check: Check::Life(no_surface_no_start),
 };
 
 fn no_surface_no_start(history: &History<'_>, finding: &mut Finding) {
@@ -267,7 +267,7 @@ pub const I22: Invariant = Invariant {
         "refused: OWNER_UNAVAILABLE",
         "refused: NO_CONTROL_SURFACE",
     ],
-    check: refusals_create_nothing,
+    check: Check::Life(refusals_create_nothing),
 };
 
 fn refusals_create_nothing(history: &History<'_>, finding: &mut Finding) {

@@ -98,7 +98,8 @@ impl PartStream {
                     self.parts.clear();
                     return Flow::Failed(error);
                 }
-                Part::Panic(text) => panic!("{text}"),
+                // Without the hook's message on standard error: it is planned.
+                Part::Panic(text) => std::panic::resume_unwind(Box::new(text)),
                 Part::Gate(name) => {
                     let gate = self.inner.gate(&name);
                     gate.reached.set(());
