@@ -3,7 +3,8 @@
 //! Each is data: an id, a kind, one sentence, the dangers that prove it was put to the test, and a
 //! check. A check reads facts and the simulator's notes, never an engine, so one check judges every
 //! engine, saved traces, and logs from elsewhere. Reading order: [`history`] (the trace, indexed),
-//! then the checks by subject: [`tasks`], [`delivery`], [`durability`], [`lifecycle`].
+//! then the checks by subject: [`tasks`], [`delivery`], [`durability`], [`lifecycle`],
+//! [`ownership`], [`authority`], [`recovery`].
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,6 +20,7 @@ pub mod history;
 pub mod lifecycle;
 pub mod log;
 pub mod ownership;
+pub mod recovery;
 pub mod tasks;
 
 pub use history::History;
@@ -52,6 +54,10 @@ enum Check {
     /// In each life alone. What a crash left open is no violation, and an [`Kind::Eventually`] is
     /// not judged in a life that crashed.
     Life(fn(&History<'_>, &mut Finding)),
+    /// Over all lives together; places are those of the whole trace ([`History::n`]).
+    Whole(fn(&[History<'_>], &mut Finding)),
+    /// By another command.
+    Elsewhere,
 }
 
 impl fmt::Debug for Invariant {
@@ -134,6 +140,8 @@ impl Invariant {
                     }
                 }
             }
+            Check::Whole(check) => check(lives, &mut finding),
+            Check::Elsewhere => {}
         }
         debug_assert!(finding.met.iter().all(|danger| self.dangers.contains(danger)), "{self:?}");
         finding
@@ -167,9 +175,17 @@ pub const ALL: &[Invariant] = &[
     lifecycle::I7,
     lifecycle::I8,
     ownership::I9A,
+    ownership::I9B,
     lifecycle::I10,
     authority::I11,
+    ownership::I12,
     ownership::I13,
+    ownership::I14,
+    recovery::I15,
+    recovery::I16,
+    recovery::I17,
+    recovery::I18,
+    ownership::I19,
     tasks::I20,
     tasks::I21,
     tasks::I22,
@@ -178,6 +194,7 @@ pub const ALL: &[Invariant] = &[
     durability::I25,
     ownership::I26,
     authority::I27,
+    recovery::I28,
     lifecycle::I29,
     authority::I30,
 ];

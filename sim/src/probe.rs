@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use continuable::agent::AgentHost;
 use continuable::facts::Fact;
 use continuable::ids::{OwnerId, SessionId};
+use continuable::session::Event;
 use continuable::store::path::SessionPlace;
 
 use crate::disk::SimDisk;
@@ -27,6 +28,15 @@ pub struct Judge {
 #[derive(Default)]
 struct State {
     sessions: BTreeMap<OwnerId, SessionId>,
+    /// How many events each fork inherited.
+    seeds: BTreeMap<SessionId, u64>,
+}
+
+/// A digest of the first `length` events as they are stored.
+fn digest(events: &[Arc<Event>], length: u64) -> u64 {
+    let seed = events.iter().take(usize::try_from(length).unwrap_or(usize::MAX));
+    let lines: String = seed.map(|event| event.fresh_line()).collect();
+    continuable::sync::key_of(&lines)
 }
 
 /// What is known of the files of a run: it outlives the process. Cloning shares it.
@@ -84,7 +94,8 @@ impl Judge {
         let agent = self.host.upgrade()?.get(session)?;
         let events = agent.session().snapshot_from(0);
         let fault = log::fault(&events, false);
-        Some(Note::LogJudged { session: session.clone(), events: events.len() as u64, fault })
+        let seed = self.state().seeds.get(session).copied().map(|length| digest(&events, length));
+        Some(Note::LogJudged { session: session.clone(), events: events.len() as u64, fault, seed })
     }
 
     fn disk(&self, session: &SessionId, mark: u64) -> Option<Note> {
@@ -112,8 +123,12 @@ impl Judge {
 impl Probe for Judge {
     fn wants(&self, fact: &Fact) -> bool {
         match fact {
-            Fact::AgentPublished { agent, session, .. } => {
-                self.state().sessions.insert(*agent, session.clone());
+            Fact::AgentPublished { agent, session, seed_length, .. } => {
+                let mut state = self.state();
+                state.sessions.insert(*agent, session.clone());
+                if let Some(length) = seed_length {
+                    state.seeds.insert(session.clone(), *length);
+                }
                 true
             }
             Fact::TurnEnded { .. }

@@ -79,6 +79,9 @@ pub enum Note {
         /// What is wrong with it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fault: Option<String>,
+        /// A digest of the events that a fork inherited.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seed: Option<u64>,
     },
     /// The disk was read right after a step that confirmed something.
     DiskJudged {
@@ -139,7 +142,7 @@ pub struct Recovered {
     /// How many load now, before closers; `None` if it does not load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<u64>,
-    /// Whether the events that load are byte for byte the first of those written.
+    /// Whether the events that load and those written are the same bytes, as far as both reach.
     pub prefix: bool,
     /// The bytes that the load reports as a torn tail.
     #[serde(default, skip_serializing_if = "Option::is_none")]

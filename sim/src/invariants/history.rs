@@ -131,6 +131,8 @@ pub struct AgentStory {
     pub session: Option<SessionId>,
     /// The instance it was created through.
     pub parent: Option<OwnerId>,
+    /// Its delegation depth.
+    pub depth: u64,
     /// Where it was published.
     pub published: Option<usize>,
     /// Where its disposal began.
@@ -166,6 +168,12 @@ impl AgentStory {
     pub fn live_at(&self, at: usize) -> bool {
         self.published.is_some_and(|published| published <= at)
             && self.removed.is_none_or(|removed| removed > at)
+    }
+
+    /// Whether it is a child that was loaded past the control service: a run's agent has its owner
+    /// as parent.
+    pub fn bypasses(&self) -> bool {
+        self.depth > 0 && self.parent.is_none()
     }
 
     /// Whether a turn is open at `at`.
@@ -252,6 +260,20 @@ impl<'a> History<'a> {
             Event::Note(note) => Some((at, note)),
             Event::Fact(_) => None,
         })
+    }
+
+    /// Facts and notes, with their positions.
+    pub fn events(&self) -> impl Iterator<Item = (usize, Result<&'a Fact, &'a Note>)> {
+        let entries = self.entries;
+        entries.iter().enumerate().map(|(at, entry)| match &entry.event {
+            Event::Fact(fact) => (at, Ok(fact)),
+            Event::Note(note) => (at, Err(note)),
+        })
+    }
+
+    /// The place in the whole trace of the entry at `at`.
+    pub fn n(&self, at: usize) -> usize {
+        self.entries.get(at).map_or(at, |entry| usize::try_from(entry.n).unwrap_or(at))
     }
 
     /// The activations of one child, in their order.
@@ -455,8 +477,9 @@ impl<'a> History<'a> {
 
     fn agent_fact(&mut self, at: usize, fact: &Fact) {
         match fact {
-            Fact::AgentPublished { agent, session, parent, .. } => {
+            Fact::AgentPublished { agent, session, parent, depth, .. } => {
                 let story = self.agent(*agent);
+                story.depth = *depth;
                 story.published.get_or_insert(at);
                 story.session = Some(session.clone());
                 story.parent = *parent;

@@ -90,9 +90,9 @@ fn bounded_children(history: &History<'_>, finding: &mut Finding) {
     let mut open: Vec<(&continuable::ids::TaskId, Option<OwnerId>)> = Vec::new();
     let mut live: Vec<OwnerId> = Vec::new();
     let mut excused = 0;
-    // A bypassing agent (I14) has the child's session, and no parent.
+    // A bypassing agent (I14) has the child's session, and no Task.
     let is_child = |agent: &AgentStory| {
-        agent.parent.is_some()
+        !agent.bypasses()
             && history.activations.values().any(|a| agent.session.as_ref() == Some(&a.child))
     };
     for (at, fact) in history.facts() {

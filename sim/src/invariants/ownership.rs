@@ -1,14 +1,17 @@
-//! I9a, I13 and I26: notices, owners that close, and the events of runs.
+//! I9, I12 to I14, I19 and I26: notices, owners that close or are replaced, agents that nobody
+//! owns, foreground runs, and the events of runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use continuable::error::ErrorCode;
-use continuable::facts::Fact;
+use continuable::facts::{CancelScope, Fact};
 use continuable::ids::{OwnerId, RunId, TaskId};
-use continuable::vocabulary::WaitEnd;
+use continuable::vocabulary::{CancelCause, WaitEnd};
 
-use super::history::History;
+use super::history::{AgentStory, History};
 use super::{Check, Finding, Invariant, Kind};
+use crate::plan::Operation;
+use crate::trace::{Answer, Event, Note};
 
 /// At most one notice per Task, to the exact owner, while nobody knows.
 pub const I9A: Invariant = Invariant {
@@ -186,4 +189,256 @@ fn one_start_and_one_end(history: &History<'_>, finding: &mut Finding) {
         killed.any(|activation| published(activation.installed, &activation.child)),
         "a child was killed between publication and hand-over",
     );
+}
+
+/// A result reaches somebody.
+pub const I9B: Invariant = Invariant {
+    id: "I9b",
+    kind: Kind::Eventually,
+    sentence: "a terminal result reaches somebody (waiter, reader or notice), unless a kill was \
+               requested or the owner is unowned, closing or gone",
+    dangers: &["a counted waiter was dropped before its snapshot"],
+    check: Check::Life(every_result_reaches_somebody),
+};
+
+fn every_result_reaches_somebody(history: &History<'_>, finding: &mut Finding) {
+    let mut told: BTreeSet<&TaskId> = BTreeSet::new();
+    let mut closing: BTreeSet<OwnerId> = BTreeSet::new();
+    let mut settled: Vec<(usize, &TaskId)> = Vec::new();
+    let mut counted: BTreeSet<&TaskId> = BTreeSet::new();
+    let mut released: BTreeSet<&TaskId> = BTreeSet::new();
+    // Without a surface there is no notice writer, and nobody who could be told.
+    let (mut surfaces, mut over) = (0, false);
+    for (at, fact) in history.facts() {
+        match fact {
+            Fact::SurfaceAttached { count } | Fact::SurfaceDetached { count } => surfaces = *count,
+            // Closing refuses notices, also of Tasks whose end is being told just now (P16).
+            Fact::TasksClosing | Fact::ControlClosing => {
+                over = true;
+                settled.retain(|(_, task)| released.contains(task));
+            }
+            Fact::TaskReleased { task, .. } => drop(released.insert(task)),
+            Fact::OwnerClosing { owner } => drop(closing.insert(*owner)),
+            Fact::TaskReadTerminal { task, .. }
+            | Fact::TaskKillAnswered { task, .. }
+            | Fact::NoticeInjected { task, .. }
+            | Fact::NoticeDropped { task, .. }
+            | Fact::TaskWaitEnded { task, end: WaitEnd::Terminal, .. } => drop(told.insert(task)),
+            Fact::TaskWaitEnded { task, end: WaitEnd::Aborted, .. } => {
+                finding.meet_if(
+                    counted.contains(task),
+                    "a counted waiter was dropped before its snapshot",
+                );
+            }
+            Fact::TaskSettled { task, owner: Some(owner), waiters, .. } => {
+                if *waiters > 0 {
+                    counted.insert(task);
+                }
+                if surfaces > 0 && !over && !closing.contains(owner) {
+                    settled.push((at, task));
+                }
+            }
+            _ => {}
+        }
+    }
+    if history.end.is_none() {
+        return;
+    }
+    for (at, task) in settled {
+        finding.demand(told.contains(task), at, || format!("nobody heard how {task} ended"));
+    }
+}
+
+/// A replacement is not its predecessor.
+pub const I12: Invariant = Invariant {
+    id: "I12",
+    kind: Kind::Always,
+    sentence: "a same-id replacement of an owner is never notified, cancelled or torn down for its \
+               predecessor",
+    // By P16 an owner's Tasks settle before its id is free, so no replacement lives at that moment.
+    dangers: &["a replacement followed an owner that closed over an open Task"],
+    check: Check::Life(a_replacement_is_spared),
+};
+
+fn a_replacement_is_spared(history: &History<'_>, finding: &mut Finding) {
+    let mut disposing: BTreeSet<OwnerId> = BTreeSet::new();
+    let mut closing: BTreeSet<OwnerId> = BTreeSet::new();
+    for (at, fact) in history.facts() {
+        match fact {
+            Fact::OwnerClosing { owner } => drop(closing.insert(*owner)),
+            Fact::AgentDisposing { agent, .. } => drop(disposing.insert(*agent)),
+            Fact::AgentRemoved { agent, session } if replaces(history, *agent, at) => {
+                finding.demand(disposing.contains(agent), at, || {
+                    format!("{agent} of {session} was torn down, and nobody disposed it")
+                });
+            }
+            Fact::CancelAccepted {
+                scope: CancelScope::Activation { activation, child },
+                cause: CancelCause::OwnerDisposed,
+            } => {
+                let Some(story) = history.activations.get(activation) else { continue };
+                finding.demand(closing.contains(&story.owner), at, || {
+                    format!("the work of {child} was cancelled for another owner than its own")
+                });
+            }
+            Fact::NoticeInjected { task, owner, .. } if replaces(history, *owner, at) => {
+                exact_owner(history, finding, at, task, *owner);
+            }
+            Fact::AgentPublished { agent, .. } if replaces(history, *agent, at) => {
+                let session = history.agents.get(agent).and_then(|agent| agent.session.as_ref());
+                let over_open = history.tasks.values().any(|task| {
+                    let before = task.owner.and_then(|owner| history.agents.get(&owner));
+                    before.is_some_and(|before| {
+                        before.session.as_ref() == session
+                            && before.disposing.is_some_and(|at| task.open_at(at))
+                    })
+                });
+                finding.meet_if(
+                    over_open,
+                    "a replacement followed an owner that closed over an open Task",
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether `agent` came after another instance of its session.
+fn replaces(history: &History<'_>, agent: OwnerId, at: usize) -> bool {
+    let Some(story) = history.agents.get(&agent) else { return false };
+    history.agents.iter().any(|(other, before)| {
+        *other != agent
+            && before.session == story.session
+            && before.published.is_some_and(|published| published < at)
+            && before.published < story.published
+    })
+}
+
+/// A bypassing agent is a conflict.
+pub const I14: Invariant = Invariant {
+    id: "I14",
+    kind: Kind::Always,
+    sentence: "a live agent without a matching association is an ownership conflict, never adopted",
+    dangers: &["a bypassing agent was met by a send"],
+    check: Check::Life(never_adopted),
+};
+
+fn never_adopted(history: &History<'_>, finding: &mut Finding) {
+    let bypassing = |agent: &OwnerId| history.agents.get(agent).is_some_and(AgentStory::bypasses);
+    for (at, fact) in history.facts() {
+        match fact {
+            Fact::AssociationFilled { child, agent: Some(agent), .. } => {
+                finding.demand(!bypassing(agent), at, || {
+                    format!("{agent}, loaded past the service, was adopted for {child}")
+                });
+            }
+            Fact::MessageQueued { agent, message, .. } if bypassing(agent) => {
+                let sent = history.messages.get(message).is_some_and(|m| !m.routed.is_empty());
+                finding.demand(!sent, at, || {
+                    format!("a message of a sender was steered into {agent}")
+                });
+            }
+            Fact::SendFailed { child, code: ErrorCode::OwnershipConflict, .. } => {
+                finding.meet("a bypassing agent was met by a send");
+                let met = history.agents.iter().any(|(agent, story)| {
+                    story.session.as_ref() == Some(child) && bypassing(agent) && story.live_at(at)
+                });
+                finding.demand(met, at, || {
+                    format!("a send to {child} met an ownership conflict with nobody")
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Foreground runs are disposed before the answer.
+pub const I19: Invariant = Invariant {
+    id: "I19",
+    kind: Kind::Always,
+    sentence: "foreground runs are best effort and are disposed before the call returns",
+    dangers: &["a foreground flush failed", "a foreground call was dropped"],
+    check: Check::Life(foreground_runs_are_over),
+};
+
+/// A foreground call that is under way: who made it, and the runs that it started.
+struct Call<'a> {
+    path: &'a str,
+    /// The agent whose tool call it is; none for a client's own.
+    agent: Option<OwnerId>,
+    runs: Vec<RunId>,
+}
+
+impl<'a> Call<'a> {
+    fn of(actor: &'a str, agent: Option<OwnerId>) -> Self {
+        Self { path: path_of(actor), agent, runs: Vec::new() }
+    }
+
+    /// Whether it made a run that `actor` started for a child of `parent`: the call itself, or for
+    /// a tool call a task below it.
+    fn made(&self, actor: &str, parent: Option<OwnerId>) -> bool {
+        let Some(below) = path_of(actor).strip_prefix(self.path) else { return false };
+        match self.agent {
+            None => below.is_empty(),
+            agent => agent == parent && (below.is_empty() || below.starts_with('.')),
+        }
+    }
+}
+
+/// The path of an actor, without the task's name.
+fn path_of(actor: &str) -> &str {
+    actor.split_once(':').map_or(actor, |(path, _)| path)
+}
+
+fn foreground_runs_are_over(history: &History<'_>, finding: &mut Finding) {
+    let mut calls: BTreeMap<String, Call<'_>> = BTreeMap::new();
+    for (at, entry) in history.entries.iter().enumerate() {
+        match &entry.event {
+            Event::Note(Note::Asked { op, operation: Operation::Foreground { .. } }) => {
+                calls.insert(op.to_string(), Call::of(&entry.actor, None));
+            }
+            Event::Fact(Fact::ToolStarted { agent, call, .. }) => {
+                calls.insert(format!("{agent} {call}"), Call::of(&entry.actor, Some(*agent)));
+            }
+            Event::Fact(Fact::RunStarted { run, child, agent, .. })
+                if history.activations_of(child).next().is_none() =>
+            {
+                let parent = agent.and_then(|agent| history.agents.get(&agent)?.parent);
+                let calls = calls.values_mut().filter(|call| call.made(&entry.actor, parent));
+                calls.for_each(|call| call.runs.push(*run));
+            }
+            Event::Fact(Fact::FlushFailed { session, .. }) => {
+                let foreground = history.agents.values().any(|agent| {
+                    agent.session.as_ref() == Some(session)
+                        && agent.parent.is_some()
+                        && agent.live_at(at)
+                        && history.activations_of(session).next().is_none()
+                });
+                finding.meet_if(foreground, "a foreground flush failed");
+            }
+            Event::Note(Note::Answered { op, answer }) => {
+                let Some(call) = calls.remove(&op.to_string()) else { continue };
+                match answer {
+                    Answer::GaveUp => finding.meet("a foreground call was dropped"),
+                    Answer::Lost => {}
+                    _ => over(history, finding, at, &call),
+                }
+            }
+            Event::Fact(Fact::ToolFinished { agent, call, .. }) => {
+                if let Some(call) = calls.remove(&format!("{agent} {call}")) {
+                    over(history, finding, at, &call);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn over(history: &History<'_>, finding: &mut Finding, at: usize, call: &Call<'_>) {
+    for run in &call.runs {
+        let disposed = history.runs.get(run).and_then(|run| run.disposed);
+        finding.demand(disposed.is_some_and(|(place, _)| place < at), at, || {
+            format!("a foreground call returned before {run} was disposed")
+        });
+    }
 }

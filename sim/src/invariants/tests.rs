@@ -297,7 +297,8 @@ fn i25_meets_a_hole_a_malformed_log_and_changed_bytes() {
     assert_eq!(violations(&durability::I25, &trace(&facts)), []);
     facts.push(appended(9));
     assert_ne!(violations(&durability::I25, &trace(&facts)), []);
-    let judged = Note::LogJudged { session: child(), events: 3, fault: Some("bad".to_owned()) };
+    let judged =
+        Note::LogJudged { session: child(), events: 3, fault: Some("bad".to_owned()), seed: None };
     assert_ne!(violations(&durability::I25, &noted(&good_life(), judged)), []);
     let changed = Note::DiskJudged { session: child(), durable: 9, changed: true };
     assert_ne!(violations(&durability::I25, &noted(&good_life(), changed)), []);

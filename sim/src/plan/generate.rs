@@ -245,7 +245,19 @@ fn fault(rng: &mut Rng, swarm: &Swarm) -> Option<PlannedFault> {
                 let all = [D::Sync, D::Append, D::Read, D::List, D::WriteNew, D::SyncDirectory];
                 on(pick(rng, &all), Effect::Slow { ms })
             } else {
-                (Place::Point(pick(rng, Point::ALL)), Effect::Slow { ms })
+                // The end of a Task is where most parties meet; it takes no time unless made to.
+                let ends = [
+                    Point::TaskSettle,
+                    Point::TaskListeners,
+                    Point::NoticeClaim,
+                    Point::NoticeInject,
+                    Point::AssociationDrop,
+                    Point::TaskRelease,
+                    Point::RunDispose,
+                    Point::FinalFlush,
+                ];
+                let from = if rng.chance(1, 2) { &ends[..] } else { Point::ALL };
+                (Place::Point(pick(rng, from)), Effect::Slow { ms })
             }
         }
         Family::Crash => {
