@@ -338,6 +338,15 @@ pub enum Operation {
         /// Which.
         part: Part,
     },
+    /// Start a Task of another kind, with a cancel hook of its own.
+    Job {
+        /// The parent.
+        parent: u64,
+        /// For how many virtual milliseconds it works.
+        ms: u64,
+        /// Whether its hook refuses the first cancellation.
+        stubborn: bool,
+    },
     /// Compact a parent's history down to its last message.
     Compact {
         /// The parent.
@@ -417,8 +426,8 @@ pub struct SizeClass(pub u64);
 /// reported by every sweep; then the table is raised. It is fixed, not learned, because a seed must
 /// mean the same run alone and in a sweep.
 const LONGEST: [Estimate; 4] = [
-    Estimate { choices: 1_700, tasks: 200 },
-    Estimate { choices: 5_400, tasks: 330 },
+    Estimate { choices: 2_600, tasks: 240 },
+    Estimate { choices: 6_500, tasks: 480 },
     Estimate { choices: 6_500, tasks: 480 },
     Estimate { choices: 3_000, tasks: 500 },
 ];

@@ -11,8 +11,8 @@ use crate::faults::KINDS;
 use crate::invariants;
 use crate::tally::{Failure, Tally};
 
-/// From so many plans on every danger must have been met. The rarest is met in one of 700.
-pub const DANGERS_DUE_PLANS: u64 = 15_000;
+/// From so many plans on every danger must have been met. The rarest is met in one of 7,000.
+pub const DANGERS_DUE_PLANS: u64 = 80_000;
 
 /// How a canary fared.
 #[derive(Debug, Clone, Copy, Serialize)]

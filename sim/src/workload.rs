@@ -242,6 +242,7 @@ impl Workload {
             Operation::Foreground { parent, provider, give_up } => {
                 self.foreground(op, parent, provider, give_up).await
             }
+            Operation::Job { parent, ms, stubborn } => self.job(parent, ms, stubborn),
             Operation::Send { parent, child, by, give_up } => {
                 self.send(op, parent, child, by, give_up).await
             }

@@ -124,6 +124,10 @@ fn own_text(history: &History<'_>, finding: &mut Finding) {
         let Note::Answered { answer: Answer::Seen { task, output, status }, .. } = note else {
             continue;
         };
+        // A Task of another kind has no activation.
+        if history.tasks.get(task).is_some_and(|story| story.activation.is_none()) {
+            continue;
+        }
         if !status.is_terminal() {
             let empty = output.as_ref().is_none_or(String::is_empty);
             finding.demand(empty, at, || format!("{task} is {status} and has output"));

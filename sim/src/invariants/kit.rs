@@ -126,6 +126,8 @@ fn finished() -> Vec<Fact> {
         Fact::AgentRemoved { agent: CHILD, session: child() },
         Fact::RunDisposed { run: RunId(1), child: child(), failed: false },
         settled(TaskStatus::Completed),
+        Fact::NoticeClaimed { task: task(), owner: PARENT },
+        Fact::NoticeInjected { task: task(), owner: PARENT, message: MessageId::new("notice") },
         Fact::AssociationRemoved { activation: ActivationId(1), child: child() },
         Fact::TaskReleased { task: task(), owner: Some(PARENT) },
     ]
@@ -212,4 +214,27 @@ pub fn violations(invariant: &Invariant, trace: &Trace) -> Vec<Violation> {
 pub fn tells_apart(invariant: &Invariant, good: &[Fact], bad: &[Fact]) {
     assert_eq!(violations(invariant, &trace(good)), [], "{invariant:?}");
     assert_ne!(violations(invariant, &trace(bad)), [], "{invariant:?}");
+}
+
+/// A trace of several lives, each with its facts and notes.
+pub fn lives(lives: &[Vec<Event>]) -> Trace {
+    let mut trace = Trace::default();
+    for (life, events) in (0..).zip(lives) {
+        for event in events {
+            trace.push(Stamp { life, ..stamp("0: test") }, event.clone());
+        }
+    }
+    trace
+}
+
+/// An agent that enters the registry.
+pub fn published(agent: OwnerId, session: &str, parent: Option<OwnerId>, depth: u64) -> Fact {
+    Fact::AgentPublished {
+        agent,
+        session: SessionId::new(session),
+        parent,
+        depth,
+        seed_length: None,
+        resumed: true,
+    }
 }

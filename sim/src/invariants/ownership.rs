@@ -204,21 +204,28 @@ pub const I9B: Invariant = Invariant {
 fn every_result_reaches_somebody(history: &History<'_>, finding: &mut Finding) {
     let mut told: BTreeSet<&TaskId> = BTreeSet::new();
     let mut closing: BTreeSet<OwnerId> = BTreeSet::new();
-    let mut settled: Vec<(usize, &TaskId)> = Vec::new();
+    let mut settled: Vec<(usize, &TaskId, OwnerId)> = Vec::new();
     let mut counted: BTreeSet<&TaskId> = BTreeSet::new();
     let mut released: BTreeSet<&TaskId> = BTreeSet::new();
     // Without a surface there is no notice writer, and nobody who could be told.
     let (mut surfaces, mut over) = (0, false);
     for (at, fact) in history.facts() {
         match fact {
-            Fact::SurfaceAttached { count } | Fact::SurfaceDetached { count } => surfaces = *count,
-            // Closing refuses notices, also of Tasks whose end is being told just now (P16).
+            Fact::SurfaceAttached { count } => surfaces = *count,
+            // Whoever closes refuses notices, also of Tasks whose end is being told just now (P16).
+            Fact::SurfaceDetached { count } => {
+                surfaces = *count;
+                settled.retain(|(_, task, _)| surfaces > 0 || released.contains(task));
+            }
             Fact::TasksClosing | Fact::ControlClosing => {
                 over = true;
-                settled.retain(|(_, task)| released.contains(task));
+                settled.retain(|(_, task, _)| released.contains(task));
+            }
+            Fact::OwnerClosing { owner } => {
+                closing.insert(*owner);
+                settled.retain(|(_, task, theirs)| theirs != owner || released.contains(task));
             }
             Fact::TaskReleased { task, .. } => drop(released.insert(task)),
-            Fact::OwnerClosing { owner } => drop(closing.insert(*owner)),
             Fact::TaskReadTerminal { task, .. }
             | Fact::TaskKillAnswered { task, .. }
             | Fact::NoticeInjected { task, .. }
@@ -235,7 +242,7 @@ fn every_result_reaches_somebody(history: &History<'_>, finding: &mut Finding) {
                     counted.insert(task);
                 }
                 if surfaces > 0 && !over && !closing.contains(owner) {
-                    settled.push((at, task));
+                    settled.push((at, task, *owner));
                 }
             }
             _ => {}
@@ -244,7 +251,7 @@ fn every_result_reaches_somebody(history: &History<'_>, finding: &mut Finding) {
     if history.end.is_none() {
         return;
     }
-    for (at, task) in settled {
+    for (at, task, _) in settled {
         finding.demand(told.contains(task), at, || format!("nobody heard how {task} ended"));
     }
 }
@@ -440,5 +447,119 @@ fn over(history: &History<'_>, finding: &mut Finding, at: usize, call: &Call<'_>
         finding.demand(disposed.is_some_and(|(place, _)| place < at), at, || {
             format!("a foreground call returned before {run} was disposed")
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use continuable::ids::{ActivationId, MessageId, SessionId};
+    use continuable::vocabulary::StopReason;
+
+    use super::super::kit::*;
+    use super::*;
+    use crate::plan::Provider;
+    use crate::trace::EndState;
+
+    fn notice(owner: OwnerId) -> Fact {
+        Fact::NoticeInjected { task: task(), owner, message: MessageId::new("notice") }
+    }
+
+    #[test]
+    fn i9b_meets_a_result_that_nobody_hears() {
+        let ended = || Note::Ended(EndState::default());
+        assert_eq!(violations(&I9B, &noted(&good_life(), ended())), []);
+        let untold = || without(good_life(), |fact| matches!(fact, Fact::NoticeInjected { .. }));
+        assert_ne!(violations(&I9B, &noted(&untold(), ended())), []);
+        let timed_out = Fact::TaskWaitEnded {
+            task: task(),
+            owner: Some(PARENT),
+            waiter: 0,
+            end: WaitEnd::TimedOut,
+        };
+        let waited = [untold(), vec![timed_out]].concat();
+        assert_ne!(violations(&I9B, &noted(&waited, ended())), []);
+        let mut closing = untold();
+        closing.insert(0, Fact::OwnerClosing { owner: PARENT });
+        assert_eq!(violations(&I9B, &noted(&closing, ended())), []);
+    }
+
+    #[test]
+    fn i12_meets_a_replacement_that_is_noticed_or_torn_down() {
+        let session = || SessionId::new("parent");
+        let replaced = [
+            vec![published(PARENT, "parent", None, 0)],
+            good_life(),
+            vec![
+                Fact::OwnerClosing { owner: PARENT },
+                Fact::AgentDisposing { agent: PARENT, session: session() },
+                Fact::AgentRemoved { agent: PARENT, session: session() },
+                published(OwnerId(9), "parent", None, 0),
+            ],
+        ]
+        .concat();
+        let noticed = [replaced.clone(), vec![notice(OwnerId(9))]].concat();
+        tells_apart(&I12, &replaced, &noticed);
+        let gone = Fact::AgentRemoved { agent: OwnerId(9), session: session() };
+        tells_apart(&I12, &replaced, &[replaced.clone(), vec![gone]].concat());
+        let cancel = Fact::CancelAccepted {
+            scope: CancelScope::Activation { activation: ActivationId(1), child: child() },
+            cause: CancelCause::OwnerDisposed,
+        };
+        let place = |fact: &Fact| matches!(fact, Fact::TurnEnded { .. });
+        tells_apart(&I12, &good_life(), &after(good_life(), place, cancel));
+    }
+
+    #[test]
+    fn i14_meets_an_adopted_agent_and_a_conflict_with_nobody() {
+        let mut adopted = good_life();
+        for fact in &mut adopted {
+            if let Fact::AgentPublished { parent, .. } = fact {
+                *parent = None;
+            }
+        }
+        tells_apart(&I14, &good_life(), &adopted);
+        let failed = Fact::SendFailed {
+            message: MessageId::new("m"),
+            child: child(),
+            code: ErrorCode::OwnershipConflict,
+        };
+        let bypass = published(OwnerId(7), child().as_str(), None, 1);
+        let met = [good_life(), vec![bypass.clone(), failed.clone()]].concat();
+        tells_apart(&I14, &met, &[good_life(), vec![failed]].concat());
+        let steered = Fact::MessageQueued {
+            agent: OwnerId(7),
+            message: prompt(),
+            steering: true,
+            receipt: true,
+        };
+        tells_apart(&I14, &met, &[met.clone(), vec![bypass, steered]].concat());
+    }
+
+    #[test]
+    fn i19_meets_a_call_that_returns_before_its_run_is_disposed() {
+        let child = || SessionId::new("foreground");
+        let fact = Event::Fact;
+        let started = fact(Fact::RunStarted {
+            run: RunId(4),
+            provider: "spawn".to_owned(),
+            child: child(),
+            agent: Some(CHILD),
+        });
+        let disposed = fact(Fact::RunDisposed { run: RunId(4), child: child(), failed: false });
+        let operation =
+            Operation::Foreground { parent: 0, provider: Provider::Spawn, give_up: None };
+        let asked = Event::Note(Note::Asked { op: 0, operation });
+        let answer = Answer::Ran { stop: StopReason::Completed };
+        let answered = Event::Note(Note::Answered { op: 0, answer });
+        let good = [&asked, &started, &disposed, &answered].map(Clone::clone).to_vec();
+        assert_eq!(violations(&I19, &lives(&[good])), []);
+        let early = [&asked, &started, &answered, &disposed].map(Clone::clone).to_vec();
+        assert_ne!(violations(&I19, &lives(&[early])), []);
+        let tool =
+            Fact::ToolStarted { agent: PARENT, call: "c".to_owned(), tool: "subagent".to_owned() };
+        let mine = fact(published(CHILD, "foreground", Some(PARENT), 1));
+        let over = Fact::ToolFinished { agent: PARENT, call: "c".to_owned(), error: false };
+        let early = vec![fact(tool), mine, started, fact(over), disposed];
+        assert_ne!(violations(&I19, &lives(&[early])), []);
     }
 }

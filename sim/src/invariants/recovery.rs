@@ -233,3 +233,105 @@ pub const I28: Invariant = Invariant {
     dangers: &[],
     check: Check::Elsewhere,
 };
+
+#[cfg(test)]
+mod tests {
+    use super::super::kit::*;
+    use super::*;
+    use crate::trace::{Event, Trace};
+
+    fn fork(length: u64) -> Event {
+        Event::Fact(Fact::AgentPublished {
+            agent: CHILD,
+            session: child(),
+            parent: Some(PARENT),
+            depth: 1,
+            seed_length: Some(length),
+            resumed: true,
+        })
+    }
+
+    fn judged(seed: u64) -> Event {
+        let (session, seed) = (child(), Some(seed));
+        Event::Note(Note::LogJudged { session, events: 9, fault: None, seed })
+    }
+
+    #[test]
+    fn i15_meets_a_fork_with_another_seed() {
+        let good = lives(&[vec![fork(4), judged(7)], vec![fork(4), judged(7)]]);
+        assert_eq!(violations(&I15, &good), []);
+        assert_ne!(violations(&I15, &lives(&[vec![fork(4)], vec![fork(6)]])), []);
+        let other = lives(&[vec![fork(4), judged(7)], vec![fork(4), judged(8)]]);
+        assert_ne!(violations(&I15, &other), []);
+    }
+
+    #[test]
+    fn i16_meets_a_depth_that_fell() {
+        let at = |depth| vec![Event::Fact(published(CHILD, "c", Some(PARENT), depth))];
+        assert_eq!(violations(&I16, &lives(&[at(2), at(2)])), []);
+        assert_ne!(violations(&I16, &lives(&[at(2), at(1)])), []);
+        assert_ne!(violations(&I16, &lives(&[[at(1), at(0)].concat()])), []);
+    }
+
+    fn whole() -> Recovered {
+        Recovered {
+            session: child(),
+            written: 9,
+            confirmed: 4,
+            kept: Some(6),
+            prefix: true,
+            cut: None,
+            error: None,
+            struck: false,
+        }
+    }
+
+    fn restarted(recovered: Recovered, tasks: u64) -> Trace {
+        let crashed = Event::Note(Note::Crashed { by: "a test".to_owned() });
+        let note = Note::Restarted {
+            after: 0,
+            recovered: vec![recovered],
+            tasks,
+            associations: 0,
+            agents: 0,
+        };
+        lives(&[vec![crashed], vec![Event::Note(note)]])
+    }
+
+    #[test]
+    fn i17_meets_lost_confirmed_events_foreign_bytes_and_a_log_that_does_not_load() {
+        assert_eq!(violations(&I17, &restarted(whole(), 0)), []);
+        for bad in [
+            Recovered { kept: Some(3), ..whole() },
+            Recovered { kept: None, ..whole() },
+            Recovered { prefix: false, ..whole() },
+            Recovered { kept: Some(10), ..whole() },
+            Recovered { error: Some(ErrorCode::DamagedLog), kept: None, ..whole() },
+        ] {
+            let excused = Recovered { struck: true, ..bad.clone() };
+            assert_eq!(violations(&I17, &restarted(excused, 0)), []);
+            assert_ne!(violations(&I17, &restarted(bad, 0)), []);
+        }
+    }
+
+    #[test]
+    fn i18_meets_a_task_that_came_back() {
+        assert_eq!(violations(&I18, &restarted(whole(), 0)), []);
+        assert_ne!(violations(&I18, &restarted(whole(), 1)), []);
+        let mut claimed = restarted(whole(), 0);
+        let stamp = crate::trace::Stamp { life: 1, ..stamp("0: test") };
+        let notice = Fact::NoticeClaimed { task: task(), owner: PARENT };
+        claimed.push(stamp, Event::Fact(notice));
+        assert_ne!(violations(&I18, &claimed), []);
+    }
+
+    #[test]
+    fn a_crash_leaves_eventualities_and_open_spans_unjudged() {
+        let facts = good_life().into_iter().take(20).map(Event::Fact);
+        let crashed = Event::Note(Note::Crashed { by: "a test".to_owned() });
+        let life: Vec<_> = facts.chain([crashed]).collect();
+        for (invariant, finding) in super::super::judge(&lives(&[life])) {
+            assert_eq!(finding.violations, [], "{invariant:?}");
+        }
+    }
+}

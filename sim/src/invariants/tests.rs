@@ -17,7 +17,9 @@ fn ids_are_unique_and_every_invariant_says_what_it_is_and_which_dangers_prove_it
     ids.dedup();
     assert_eq!(ids.len(), ALL.len());
     for invariant in ALL {
-        assert!(invariant.sentence.len() > 20 && !invariant.dangers.is_empty());
+        assert!(invariant.sentence.len() > 20);
+        // I28 is judged by another command.
+        assert!(!invariant.dangers.is_empty() || invariant.id == "I28");
     }
 }
 
@@ -349,14 +351,16 @@ fn i9a_meets_a_second_notice_a_stranger_and_a_notice_of_old_news() {
     let claimed = |owner| Fact::NoticeClaimed { task: task(), owner };
     let injected =
         |owner| Fact::NoticeInjected { task: task(), owner, message: MessageId::new("notice") };
-    let once = after(good_life(), is_settled, claimed(PARENT));
     let is_claimed = |fact: &Fact| matches!(fact, Fact::NoticeClaimed { .. });
-    let good = after(once.clone(), is_claimed, injected(PARENT));
+    let is_injected = |fact: &Fact| matches!(fact, Fact::NoticeInjected { .. });
+    let good = good_life();
+    let once = without(good_life(), is_injected);
+    let never = without(once.clone(), is_claimed);
     let breaks = |facts: &[Fact]| tells_apart(&ownership::I9A, &good, facts);
     breaks(&after(good.clone(), is_claimed, claimed(PARENT)));
     breaks(&after(good.clone(), is_claimed, injected(PARENT)));
     breaks(&after(once.clone(), is_claimed, injected(CHILD)));
-    breaks(&after(good_life(), is_settled, injected(PARENT)));
+    breaks(&after(never, is_settled, injected(PARENT)));
     let read = Fact::TaskReadTerminal { task: task(), owner: Some(PARENT) };
     breaks(&after(good.clone(), is_settled, read));
 }

@@ -167,6 +167,10 @@ fn operation(rng: &mut Rng, swarm: &Swarm, parents: u64) -> Operation {
             let provider = provider(rng);
             Operation::Foreground { parent, provider, give_up: give_up(rng, 1, 3) }
         }
+        Kind::Job => {
+            let (ms, stubborn) = (rng.below(60), rng.chance(1, 3));
+            Operation::Job { parent, ms, stubborn }
+        }
         Kind::Send => {
             let (by, give_up) = (by(rng), give_up(rng, 1, 6));
             Operation::Send { parent, child: near, by, give_up }
@@ -182,7 +186,7 @@ fn operation(rng: &mut Rng, swarm: &Swarm, parents: u64) -> Operation {
         Kind::Kill => Operation::Kill { task: near, by: by(rng) },
         Kind::Wait => {
             let timeout_ms = 1 + rng.below(200);
-            Operation::Wait { task: near, timeout_ms, give_up: give_up(rng, 1, 5) }
+            Operation::Wait { task: near, timeout_ms, give_up: give_up(rng, 1, 2) }
         }
         Kind::Read => Operation::Read { task: near },
         Kind::List => Operation::List { parent },
@@ -239,27 +243,7 @@ fn fault(rng: &mut Rng, swarm: &Swarm) -> Option<PlannedFault> {
             3 => on(D::Lease, Effect::Fail(DiskError::Io)),
             _ => on(D::SyncDirectory, Effect::Fail(DiskError::Io)),
         },
-        Family::Slow => {
-            let ms = 1 + rng.below(30);
-            if rng.chance(1, 2) {
-                let all = [D::Sync, D::Append, D::Read, D::List, D::WriteNew, D::SyncDirectory];
-                on(pick(rng, &all), Effect::Slow { ms })
-            } else {
-                // The end of a Task is where most parties meet; it takes no time unless made to.
-                let ends = [
-                    Point::TaskSettle,
-                    Point::TaskListeners,
-                    Point::NoticeClaim,
-                    Point::NoticeInject,
-                    Point::AssociationDrop,
-                    Point::TaskRelease,
-                    Point::RunDispose,
-                    Point::FinalFlush,
-                ];
-                let from = if rng.chance(1, 2) { &ends[..] } else { Point::ALL };
-                (Place::Point(pick(rng, from)), Effect::Slow { ms })
-            }
-        }
+        Family::Slow => slow(rng),
         Family::Crash => {
             if rng.chance(1, 2) {
                 let all = [D::Append, D::Sync, D::WriteNew, D::SyncDirectory, D::Link, D::Truncate];
@@ -275,6 +259,29 @@ fn fault(rng: &mut Rng, swarm: &Swarm) -> Option<PlannedFault> {
     let common = matches!(place, Place::Disk(D::Append | D::Sync | D::Read | D::Length));
     let skip = if common { skip } else { skip / 4 };
     Some(PlannedFault { place, skip, once, effect })
+}
+
+/// A disk operation, or a task at a point, that takes longer.
+fn slow(rng: &mut Rng) -> (Place, Effect) {
+    use DiskOperation as D;
+    let slow = Effect::Slow { ms: 1 + rng.below(30) };
+    if rng.chance(1, 2) {
+        let all = [D::Sync, D::Append, D::Read, D::List, D::WriteNew, D::SyncDirectory];
+        return (Place::Disk(pick(rng, &all)), slow);
+    }
+    // The end of a Task is where most parties meet; it takes no time unless made to.
+    let ends = [
+        Point::TaskSettle,
+        Point::TaskListeners,
+        Point::NoticeClaim,
+        Point::NoticeInject,
+        Point::AssociationDrop,
+        Point::TaskRelease,
+        Point::RunDispose,
+        Point::FinalFlush,
+    ];
+    let from = if rng.chance(1, 2) { &ends[..] } else { Point::ALL };
+    (Place::Point(pick(rng, from)), slow)
 }
 
 fn network(rng: &mut Rng, suite: Suite) -> Vec<NetworkFault> {

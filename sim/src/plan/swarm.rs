@@ -15,6 +15,7 @@ pub enum Kind {
     StartUnder,
     StartBadly,
     Foreground,
+    Job,
     Send,
     SendOdd,
     SendBadly,
@@ -36,11 +37,12 @@ pub enum Kind {
 }
 
 /// Every kind with its weight in `everything`, before the swarm's draw.
-pub const KINDS: [(Kind, u64); 22] = [
+pub const KINDS: [(Kind, u64); 23] = [
     (Kind::Start, 14),
     (Kind::StartUnder, 3),
     (Kind::StartBadly, 2),
     (Kind::Foreground, 2),
+    (Kind::Job, 2),
     (Kind::Send, 34),
     (Kind::SendOdd, 1),
     (Kind::SendBadly, 3),

@@ -1,17 +1,21 @@
 //! Parents, their Tasks, the parts that can be unloaded, and what others do behind their backs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use continuable::agent::hooks::AgentStatus;
 use continuable::agent::{AgentHandle, CreateAgent, ResumeAgent};
+use continuable::channel::Latch;
+use continuable::control::AgentOwner;
 use continuable::error::ErrorCode;
 use continuable::ids::SessionId;
 use continuable::message::{Message, MessageSource};
 use continuable::runtime::{fresh_message_id, spawn};
 use continuable::session::{Draft, compaction, highest_task_ordinals};
 use continuable::store::path::SessionPlace;
-use continuable::task::{TaskError, TaskSnapshot};
+use continuable::task::{TaskCancel, TaskError, TaskHooks, TaskSnapshot, TaskStart};
+use continuable::vocabulary::TaskOutcome;
 
 use super::{Parent, Target, Workload, place};
 use crate::plan::{By, Damage, GiveUp, Part};
@@ -189,6 +193,39 @@ impl Workload {
         match self.tasks().read(&id, Some(&caller)).await {
             Ok(read) => {
                 Answer::Seen { task: id, status: read.snapshot.status, output: Some(read.text) }
+            }
+            Err(error) => Answer::Refused { code: error.code() },
+        }
+    }
+
+    /// A Task that is no child: its producer works for a while, or until its hook is called.
+    pub(super) fn job(&self, parent: u64, ms: u64, stubborn: bool) -> Answer {
+        let Some((_, agent)) = self.parent(parent) else { return Answer::NoTarget };
+        let stop = Latch::new();
+        let refusals = AtomicU64::new(u64::from(stubborn));
+        let stopped = stop.clone();
+        let hook = move |_: &str| {
+            let refuses = |left: u64| left.checked_sub(1);
+            if refusals.fetch_update(Ordering::Relaxed, Ordering::Relaxed, refuses).is_ok() {
+                return Err("planned: not now".to_owned());
+            }
+            stopped.set(());
+            Ok(())
+        };
+        let asleep = self.runtime().sleep(Duration::from_millis(ms));
+        let done = async move {
+            tokio::select! {
+                biased;
+                () = stop.wait() => TaskOutcome::killed(),
+                () = asleep => TaskOutcome::completed("worked"),
+            }
+        };
+        let start = TaskStart::new("job", "work").owned_by(AgentOwner::shared(&agent));
+        let hooks = TaskHooks::new(TaskCancel::Hook(Arc::new(hook)), done);
+        match self.tasks().start_prepared(start, hooks) {
+            Ok(task) => {
+                self.known().tasks.push((task, agent.id().clone()));
+                Answer::Done
             }
             Err(error) => Answer::Refused { code: error.code() },
         }
