@@ -1,50 +1,37 @@
 //! The command line: parse, call, print, exit code.
 //!
-//! The one place in the simulator with threads and a wall clock: a sweep deals seeds to as many
-//! threads as there are cores, each with executors of its own, and measures its rate. No run can
-//! tell which thread it is on.
+//! Here and in its parts alone are threads and a wall clock. Reading order: this file (what can be
+//! asked), [`seeds`] (running ranges of seeds), [`failure`] (showing one failure).
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 
-use crate::canary::Lie;
 use crate::determinism;
 use crate::explore::RunOptions;
-use crate::invariants;
-use crate::plan::Plan;
-use crate::replay::{Bundle, Verdict};
-use crate::report::{Canary, Summary};
-use crate::run::{RunReport, run};
-use crate::shrink::{Shrunk, shrink};
+use crate::plan::{Plan, Suite};
+use crate::replay::Bundle;
+use crate::report::Summary;
+use crate::run::{Engine, run_on};
 use crate::tally::Tally;
-use crate::trace::LEGEND;
 
-/// The seeds of a sweep without arguments.
-const DEFAULT_SEEDS: Seeds = Seeds(0..30_000);
-/// A sweep without arguments ends by itself after this long, whatever the machine.
-const DEFAULT_LIMIT: Duration = Duration::from_secs(45);
-/// How many seeds a thread takes at a time.
-const BLOCK: u64 = 32;
-/// How many seeds a canary may live.
-const CANARY_SEEDS: u64 = 200;
+mod failure;
+mod seeds;
+mod single;
+
 /// The exit code of a sweep that missed a canary: it says nothing.
 const EXIT_VOID: u8 = 3;
 /// The exit code of arguments that cannot be used.
 const EXIT_ARGUMENTS: u8 = 2;
 /// The exit code of two runs of one plan that differ.
 const EXIT_NONDETERMINISM: u8 = 130;
-/// Where failing sweeps leave their bundles.
-const FAILURES: &str = "target/sim-failures";
-/// How many entries a shrunk failure shows.
-const SHOWN: usize = 40;
 /// The exit code of a large sweep that met too little: it says less than it seems to.
 const EXIT_VACUOUS: u8 = 4;
+/// Where failures are left, if nobody says otherwise.
+const FAILURES: &str = "target/sim-failures";
 
 /// Deterministic simulation of continuable.
 #[derive(Debug, Parser)]
@@ -55,48 +42,59 @@ struct Arguments {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 passed, 2 bad arguments, 3 a canary lived (the sweep is \
-                          void), 4 a large sweep met some danger never (it is vacuous), 127 a panic \
-                          of ours, 128 something never came to rest, 129 an invariant was broken, \
-                          130 two runs of one plan differ.";
+                          void), 4 a large sweep met some danger, point or fault never (it is \
+                          vacuous), 127 a panic of ours, 128 something never came to rest, 129 an \
+                          invariant was broken, 130 two runs of one plan differ.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run plans and judge them by every invariant.
-    Run {
-        /// Which seeds, as FIRST..END; without it, a sweep that ends by itself in under a minute.
-        #[arg(long)]
-        seeds: Option<Seeds>,
-        /// Threads; by default as many as there are cores.
-        #[arg(long)]
-        jobs: Option<usize>,
-        /// Print JSON instead of text.
-        #[arg(long)]
-        json: bool,
+    /// Run seeded plans of property suites and judge them by every invariant.
+    #[command(
+        after_help = "Examples:\n  cargo sim run\n  cargo sim run steering durability --seeds \
+                            0..10000\n  cargo sim run --seeds 0..1000000 --shard 3/16 \
+                            --json-lines > part-3.jsonl"
+    )]
+    Run(seeds::RunArguments),
+    /// Add up the JSON lines of several shards, as if one process had run them all.
+    #[command(after_help = "Example:\n  cargo sim merge part-*.jsonl")]
+    Merge {
+        /// Files that `sim run --json-lines` wrote.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
     },
-    /// Print the trace of a bundle or a seed: the same bytes in every process.
-    #[command(after_help = "Examples:\n  cargo sim replay --seed 7\n  \
-                            cargo sim replay target/sim-failures/seed-7-I4.json")]
+    /// Strike every scenario with every single fault at every place it can strike.
+    #[command(after_help = "Examples:\n  cargo sim sweep --all\n  cargo sim sweep \"a kill at \
+                            once\"\n  cargo sim sweep --list")]
+    Sweep(single::SweepArguments),
+    /// Run one plan and print its trace.
+    #[command(after_help = "Examples:\n  cargo sim replay --seed 7\n  cargo sim replay \
+                            target/sim-failures/seed-7-I4.json")]
     Replay {
-        /// A bundle that a failing run, or `sim shrink`, wrote.
+        /// The bundle of a failure.
         #[arg(required_unless_present = "seed", conflicts_with = "seed")]
         bundle: Option<PathBuf>,
-        /// The seed.
+        /// The seed of a plan.
         #[arg(long)]
         seed: Option<u64>,
-        /// Print JSONL instead of columns.
+        /// The suite that the seed's plan is drawn from.
+        #[arg(long, default_value_t = Suite::Everything, requires = "seed")]
+        suite: Suite,
+        /// The engine that runs the seed's plan.
+        #[arg(long, value_enum, default_value_t = Engine::Explore, requires = "seed")]
+        engine: Engine,
+        /// Print one JSON object a line instead of columns.
         #[arg(long)]
         jsonl: bool,
-        /// Show every point that was reached, too.
+        /// Show the points that were reached, too.
         #[arg(long)]
         points: bool,
     },
-    /// Cut a bundle down to the few steps that matter: same invariant, same class of failure.
-    #[command(after_help = "Example:\n  \
-                            cargo sim shrink target/sim-failures/seed-7-I4.json -o small.json")]
+    /// Cut a failure down to the few steps that matter.
+    #[command(after_help = "Example:\n  cargo sim shrink target/sim-failures/seed-7-I4.json")]
     Shrink {
-        /// The bundle.
+        /// The bundle of the failure.
         bundle: PathBuf,
-        /// Where to write the smaller one; by default beside it, as NAME.shrunk.json.
+        /// Where the smaller bundle goes; by default beside the first, as `NAME.shrunk.json`.
         #[arg(short, long)]
         output: Option<PathBuf>,
         /// The most runs it may take.
@@ -116,6 +114,12 @@ enum Command {
         /// Which seeds.
         #[arg(long)]
         seeds: Seeds,
+        /// The engine.
+        #[arg(long, value_enum)]
+        engine: Engine,
+        /// Each seed on a thread of its own.
+        #[arg(long)]
+        alone: bool,
     },
 }
 
@@ -138,37 +142,66 @@ impl FromStr for Seeds {
     }
 }
 
+/// One part of several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shard {
+    /// Counted from 0.
+    index: u64,
+    /// How many there are.
+    count: u64,
+}
+
+impl Shard {
+    /// Its part of `seeds`: all parts together are all of them.
+    fn part(self, seeds: &Range<u64>) -> Range<u64> {
+        let length = u128::from(seeds.end - seeds.start);
+        let bound = |index: u64| {
+            let offset = length * u128::from(index) / u128::from(self.count);
+            seeds.start + u64::try_from(offset).expect("a part of a range of u64")
+        };
+        bound(self.index)..bound(self.index + 1)
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (index, count) =
+            text.split_once('/').ok_or_else(|| format!("{text:?} is not INDEX/COUNT"))?;
+        let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text:?}: {error}"));
+        let (index, count) = (number(index)?, number(count)?);
+        if index >= count {
+            return Err(format!("shards are counted from 0: {index} is not below {count}"));
+        }
+        Ok(Self { index, count })
+    }
+}
+
 /// Runs the command line.
 pub fn main() -> ExitCode {
     match Arguments::parse().command {
-        Command::Run { seeds, jobs, json } => {
-            let limit = seeds.is_none().then_some(DEFAULT_LIMIT);
-            let Seeds(seeds) = seeds.unwrap_or(DEFAULT_SEEDS);
-            let summary = sweep(seeds, jobs.unwrap_or_else(cores).max(1), limit);
-            if json {
-                println!("{:#}", summary.json());
-            } else {
-                print!("{}{}", summary.text(), bundled(&summary));
-            }
-            exit_code(&summary)
-        }
-        Command::Replay { bundle, seed, jsonl, points } => {
+        Command::Run(arguments) => seeds::run(&arguments),
+        Command::Merge { files } => seeds::merge(&files),
+        Command::Sweep(arguments) => single::sweep(&arguments),
+        Command::Replay { bundle, seed, suite, engine, jsonl, points } => {
             let options = RunOptions { trace_points: points, ..RunOptions::default() };
-            let (plan, lie) = match bundle.as_deref().map(Bundle::load).transpose() {
-                Ok(Some(bundle)) => (bundle.plan, bundle.lie),
-                Ok(None) => (Plan::of_seed(seed.unwrap_or_default()), None),
+            let (engine, plan, lie) = match bundle.as_deref().map(Bundle::load).transpose() {
+                Ok(Some(bundle)) => (bundle.engine, bundle.plan, bundle.lie),
+                Ok(None) => (engine, Plan::of(suite, seed.unwrap_or_default()), None),
                 Err(error) => return unusable(&error),
             };
-            let report = run(&plan, lie, options);
-            print!("{}", replayed(&plan, &report, jsonl));
+            let report = run_on(engine, &plan, lie, options);
+            let drawn = bundle.is_none();
+            print!("{}", failure::replayed(&plan, &report, drawn, jsonl));
             let mut tally = Tally::default();
             tally.add(&plan, &report);
             tally.worst().map_or(ExitCode::SUCCESS, |class| ExitCode::from(class.exit_code()))
         }
-        Command::Shrink { bundle, output, max_runs } => shrunk(&bundle, output, max_runs),
-        Command::Determinism { seeds: Seeds(seeds) } => determined(seeds),
-        Command::Digests { seeds: Seeds(seeds) } => {
-            print!("{}", determinism::digests(seeds));
+        Command::Shrink { bundle, output, max_runs } => failure::shrunk(&bundle, output, max_runs),
+        Command::Determinism { seeds: Seeds(seeds) } => determined(&seeds),
+        Command::Digests { seeds: Seeds(seeds), engine, alone } => {
+            print!("{}", determinism::digests(engine, seeds, alone));
             ExitCode::SUCCESS
         }
     }
@@ -177,91 +210,6 @@ pub fn main() -> ExitCode {
 fn unusable(error: &dyn std::error::Error) -> ExitCode {
     eprintln!("error: {error}");
     ExitCode::from(EXIT_ARGUMENTS)
-}
-
-/// Writes the bundle of a sweep's first failure, and says how to replay it.
-fn bundled(summary: &Summary) -> String {
-    let Some(failure) = summary.tally.failures.first() else { return String::new() };
-    let plan = Plan::of_seed(failure.seed);
-    let report = run(&plan, None, RunOptions::default());
-    let Some(bundle) = Bundle::of(&plan, None, &report) else { return String::new() };
-    let name = format!("seed-{}-{}.json", failure.seed, bundle.invariant);
-    let path = Path::new(FAILURES).join(name);
-    match bundle.save(&path) {
-        Ok(()) => format!(
-            "cut it down: cargo sim shrink {0}\nreplay it: cargo sim replay {0}\n",
-            path.display()
-        ),
-        Err(error) => format!("{error}\nreplay it: cargo sim replay --seed {}\n", failure.seed),
-    }
-}
-
-fn shrunk(path: &Path, output: Option<PathBuf>, max_runs: u64) -> ExitCode {
-    let bundle = match Bundle::load(path) {
-        Ok(bundle) => bundle,
-        Err(error) => return unusable(&error),
-    };
-    let mut told = 0;
-    let mut tell = |progress: crate::shrink::Progress| {
-        if progress.runs >= told {
-            told = progress.runs + 500;
-            let crate::shrink::Progress { runs, operations, choices, .. } = progress;
-            eprintln!("{runs} runs: {operations} operations, {choices} choices left");
-        }
-    };
-    let Some(small) = shrink(&bundle, max_runs, &mut tell) else {
-        eprintln!(
-            "error: {} does not show {} any more: the code or the simulator has changed",
-            path.display(),
-            bundle.invariant
-        );
-        return ExitCode::from(EXIT_ARGUMENTS);
-    };
-    let output = output.unwrap_or_else(|| path.with_extension("shrunk.json"));
-    if let Err(error) = small.bundle.save(&output) {
-        return unusable(&error);
-    }
-    print!("{}", shrink_report(&bundle, &small, &output));
-    ExitCode::SUCCESS
-}
-
-/// The failure, for somebody who has only this text.
-fn shrink_report(before: &Bundle, after: &Shrunk, path: &Path) -> String {
-    let Verdict { invariant, sentence, violation, .. } = &after.verdict;
-    let report = after.bundle.run();
-    let end = usize::try_from(violation.at).unwrap_or(usize::MAX).saturating_add(1);
-    let entries = &report.trace.entries[..end.min(report.trace.entries.len())];
-    let shown = &entries[entries.len().saturating_sub(SHOWN)..];
-    let columns: String = shown.iter().map(crate::trace::Entry::columns).collect();
-    format!(
-        "{invariant}: {sentence}\nat entry {}: {}\n{LEGEND}\n{columns}{} operations and {} choices \
-         before, {} and {} after, in {} runs\nreplay it: cargo sim replay {}\n",
-        violation.at,
-        violation.text,
-        before.plan.size(),
-        before.choices(),
-        after.progress.operations,
-        after.progress.choices,
-        after.progress.runs,
-        path.display()
-    )
-}
-
-fn determined(seeds: Range<u64>) -> ExitCode {
-    let count = seeds.end - seeds.start;
-    match determinism::compare(seeds) {
-        Ok(None) => {
-            println!("identical: {count} plans, each in two processes");
-            ExitCode::SUCCESS
-        }
-        Ok(Some(parting)) => {
-            let determinism::Parting { seed, entry, here, there } = parting;
-            println!("seed {seed} parts at entry {entry}:\n  here:  {here}\n  there: {there}");
-            println!("replay it: cargo sim replay --seed {seed}");
-            ExitCode::from(EXIT_NONDETERMINISM)
-        }
-        Err(error) => unusable(&error),
-    }
 }
 
 fn cores() -> usize {
@@ -279,75 +227,23 @@ fn exit_code(summary: &Summary) -> ExitCode {
     }
 }
 
-fn sweep(seeds: Range<u64>, jobs: usize, limit: Option<Duration>) -> Summary {
-    let began = Instant::now();
-    let canaries: Vec<_> = Lie::ALL.iter().map(|lie| (*lie, canary(*lie, seeds.start))).collect();
-    let next = AtomicU64::new(seeds.start);
-    let cut_short = AtomicBool::new(false);
-    let worker = || {
-        let mut tally = Tally::default();
-        loop {
-            let first = next.fetch_add(BLOCK, Ordering::Relaxed);
-            if first >= seeds.end {
-                return tally;
+fn determined(seeds: &Range<u64>) -> ExitCode {
+    for engine in Engine::ALL {
+        let count = seeds.end - seeds.start;
+        match determinism::compare(*engine, seeds.clone()) {
+            Ok(None) => println!(
+                "identical on {}: {count} plans, each alone on a thread of its own and in a batch \
+                 in another process",
+                engine.name()
+            ),
+            Ok(Some(parting)) => {
+                print!("{parting}");
+                return ExitCode::from(EXIT_NONDETERMINISM);
             }
-            if limit.is_some_and(|limit| began.elapsed() > limit) {
-                cut_short.store(true, Ordering::Relaxed);
-                return tally;
-            }
-            for seed in first..seeds.end.min(first + BLOCK) {
-                let plan = Plan::of_seed(seed);
-                tally.add(&plan, &run(&plan, None, RunOptions::default()));
-            }
-        }
-    };
-    let mut tally = Tally::default();
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(worker)).collect();
-        for worker in workers {
-            tally.merge(worker.join().expect("a sweep's thread does not panic"));
-        }
-    });
-    Summary {
-        seeds: (seeds.start, seeds.end),
-        tally,
-        canaries,
-        seconds: began.elapsed().as_secs_f64(),
-        jobs,
-        cut_short: cut_short.into_inner(),
-    }
-}
-
-/// Runs plans with one lying part until its invariant catches it.
-fn canary(lie: Lie, first: u64) -> Canary {
-    let invariant = invariants::named(lie.caught_by()).expect("a lie names a listed invariant");
-    let caught_at = (first..first.saturating_add(CANARY_SEEDS)).find(|seed| {
-        let report = run(&Plan::of_seed(*seed), Some(lie), RunOptions::default());
-        !invariant.check(&report.trace).violations.is_empty()
-    });
-    Canary { invariant: invariant.id, caught_at }
-}
-
-/// Everything a replay prints.
-fn replayed(plan: &Plan, report: &RunReport, jsonl: bool) -> String {
-    if jsonl {
-        return report.trace.jsonl();
-    }
-    let plan = serde_json::to_string(plan).expect("a plan is plain data");
-    let mut text = format!("plan {plan}\n{LEGEND}\n{}", report.trace.columns());
-    for (invariant, finding) in report.judge() {
-        for violation in finding.violations {
-            text += &format!(
-                "broke {} at entry {}: {}\n  {}\n",
-                invariant.id, violation.at, violation.text, invariant.sentence
-            );
+            Err(error) => return unusable(&error),
         }
     }
-    text + &format!(
-        "{} entries, digest {:016x}\n",
-        report.trace.entries.len(),
-        report.trace.digest()
-    )
+    ExitCode::SUCCESS
 }
 
 #[cfg(test)]
@@ -363,39 +259,15 @@ mod tests {
     }
 
     #[test]
-    fn every_lie_is_caught_at_once() {
-        for lie in Lie::ALL {
-            let caught = canary(*lie, 0).caught_at;
-            assert!(caught.is_some_and(|seed| seed < 20), "{lie:?} lived until {caught:?}");
+    fn shards_are_checked_and_together_are_the_whole() {
+        for bad in ["", "3", "3/3", "4/3", "a/b", "0/0", "-1/2"] {
+            assert!(bad.parse::<Shard>().is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn a_replay_is_the_same_text_every_time() {
-        for seed in [0, 7, 1_076] {
-            let once = || {
-                let plan = Plan::of_seed(seed);
-                replayed(&plan, &run(&plan, None, RunOptions::default()), false)
-            };
-            assert_eq!(once(), once());
+        for (seeds, count) in [(3..1_000, 7), (0..5, 8), (0..u64::MAX, 3)] {
+            let part = |index| Shard { index, count }.part(&seeds);
+            assert_eq!(part(0).start, seeds.start);
+            assert_eq!(part(count - 1).end, seeds.end);
+            assert!((1..count).all(|index| part(index).start == part(index - 1).end));
         }
-    }
-
-    #[test]
-    fn the_sum_does_not_depend_on_the_number_of_threads() {
-        let text = |jobs| {
-            let mut json = sweep(0..120, jobs, None).json();
-            json["seconds"] = 0.into();
-            json["jobs"] = 0.into();
-            json.to_string()
-        };
-        assert_eq!(text(1), text(3));
-    }
-
-    #[test]
-    fn the_first_seeds_pass() {
-        let summary = sweep(0..300, 1, None);
-        assert_eq!(summary.tally.failed, 0, "{}", summary.text());
-        assert!(summary.canary_caught());
     }
 }

@@ -37,6 +37,8 @@ struct State {
     tree: Tree,
     frozen: bool,
     operations: u64,
+    /// How many operations of each kind were asked for.
+    counts: BTreeMap<DiskOperation, u64>,
     capacity: Option<u64>,
     /// Whether a write ever met the capacity.
     filled: bool,
@@ -115,6 +117,11 @@ impl SimDisk {
         self.state.lock().capacity = bytes;
     }
 
+    /// How many operations of each kind were asked for so far.
+    pub fn counts(&self) -> BTreeMap<DiskOperation, u64> {
+        self.state.lock().counts.clone()
+    }
+
     /// Whether a write ever met the capacity.
     pub fn was_filled(&self) -> bool {
         self.state.lock().filled
@@ -150,6 +157,7 @@ impl SimDisk {
             tree: state.tree.clone(),
             frozen: false,
             operations: 0,
+            counts: BTreeMap::new(),
             capacity: state.capacity,
             filled: false,
             leases: BTreeMap::new(),
@@ -207,6 +215,7 @@ impl SimDisk {
             let ordinal = {
                 let mut state = self.state.lock();
                 state.operations += 1;
+                *state.counts.entry(operation).or_default() += 1;
                 state.operations - 1
             };
             let faults = self.faults.lock().clone();

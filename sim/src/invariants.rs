@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::trace::{Entry, Trace};
 
@@ -67,7 +67,7 @@ impl fmt::Debug for Invariant {
 }
 
 /// A place where an invariant did not hold.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
     /// The ordinal of the trace entry that shows it.
     pub at: u64,

@@ -55,4 +55,5 @@ pub mod report;
 pub mod replay;
 pub mod shrink;
 pub mod determinism;
+pub mod sweep;
 pub mod cli;

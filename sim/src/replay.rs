@@ -12,19 +12,11 @@ use crate::canary::Lie;
 use crate::explore::{RunOptions, Sampler};
 use crate::invariants::{Invariant, Violation};
 use crate::plan::{PLAN_VERSION, Plan};
-use crate::run::{RunReport, run};
+use crate::run::{Engine, RunReport, run_on};
 use crate::tally::FailureClass;
 
 /// The format of a bundle file.
 pub const BUNDLE_VERSION: u32 = 1;
-
-/// Which engine made the failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Engine {
-    /// The schedule explorer.
-    Explore,
-}
 
 /// A failure that can be replayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +120,12 @@ impl Bundle {
         Verdict::first(report).map(|verdict| Self::with(plan, lie, report, &verdict))
     }
 
+    /// How `report` broke the invariant of that id; `None` if it held.
+    pub fn on(invariant: &str, plan: &Plan, report: &RunReport) -> Option<Self> {
+        let verdict = Verdict::on(crate::invariants::named(invariant)?, report)?;
+        Some(Self::with(plan, None, report, &verdict))
+    }
+
     /// The failure `verdict` of `report`.
     pub fn with(plan: &Plan, lie: Option<Lie>, report: &RunReport, verdict: &Verdict) -> Self {
         let mut answers = report.answers.clone();
@@ -137,7 +135,7 @@ impl Bundle {
         }
         Self {
             version: BUNDLE_VERSION,
-            engine: Engine::Explore,
+            engine: report.engine,
             commit: option_env!("CONTINUABLE_COMMIT").map(str::to_owned),
             invariant: verdict.invariant.to_owned(),
             class: verdict.class,
@@ -149,7 +147,7 @@ impl Bundle {
 
     /// Runs it.
     pub fn run(&self) -> RunReport {
-        run(&self.plan, self.lie, RunOptions::default())
+        run_on(self.engine, &self.plan, self.lie, RunOptions::default())
     }
 
     /// Whether `report` shows the same failure: the same invariant, the same class.

@@ -1,31 +1,38 @@
 //! The terminal summary of a sweep, and its JSON form.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use continuable::points::Point;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::canary::Lie;
 use crate::faults::KINDS;
 use crate::invariants;
+use crate::plan::Suite;
+use crate::run::Engine;
 use crate::tally::{Failure, Tally};
 
 /// From so many plans on every danger must have been met. The rarest is met in one of 7,000.
 pub const DANGERS_DUE_PLANS: u64 = 80_000;
 
 /// How a canary fared.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Canary {
     /// The invariant that had to catch it.
-    pub invariant: &'static str,
+    pub invariant: String,
     /// The seed whose run caught it; `None` if it lived.
     pub caught_at: Option<u64>,
 }
 
-/// Everything a sweep says.
-#[derive(Debug)]
-pub struct Summary {
+/// What one suite on one engine says; one line of `sim run --json-lines`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Part {
+    /// The engine.
+    pub engine: Engine,
+    /// The suite.
+    pub suite: Suite,
     /// The first seed and the one after the last.
     pub seeds: (u64, u64),
     /// The sum of the runs.
@@ -36,20 +43,62 @@ pub struct Summary {
     pub seconds: f64,
     /// Threads.
     pub jobs: usize,
-    /// Whether the sweep ended at its time limit, before its last seed.
+    /// Whether it ended at its time limit, before its last seed.
     pub cut_short: bool,
 }
 
+/// Everything a run says: the sum of its parts.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// The parts, without their tallies' failures.
+    pub parts: Vec<Part>,
+    /// The sum of all runs.
+    pub tally: Tally,
+}
+
 impl Summary {
-    /// Whether every lie was caught; a sweep that missed one is void.
-    pub fn canary_caught(&self) -> bool {
-        self.canaries.iter().all(|(_, canary)| canary.caught_at.is_some())
+    /// Adds a part.
+    pub fn add(&mut self, part: Part) {
+        self.tally.merge(part.tally.clone());
+        self.parts.push(part);
     }
 
-    /// Whether the sweep was large enough to meet every danger and did not: its green tests less
-    /// than it says.
+    /// Whether every lie was caught in every part that ran; a sweep that missed one is void.
+    pub fn canary_caught(&self) -> bool {
+        let mut canaries = self.parts.iter().flat_map(|part| &part.canaries);
+        canaries.all(|(_, canary)| canary.caught_at.is_some())
+    }
+
+    /// Whether the run was large enough to meet everything its suites are after and did not: its
+    /// green tests less than it says.
     pub fn vacuous(&self) -> bool {
-        self.tally.plans >= DANGERS_DUE_PLANS && !self.tally.dangers_missed().is_empty()
+        !self.missed().is_empty()
+    }
+
+    /// What runs of these suites had to meet and did not, once they are large enough.
+    fn missed(&self) -> Vec<String> {
+        let mut plans: BTreeMap<Suite, u64> = BTreeMap::new();
+        for part in self.parts.iter().filter(|part| part.engine == Engine::Explore) {
+            *plans.entry(part.suite).or_default() += part.tally.plans;
+        }
+        let large = plans.iter().filter(|(_, plans)| **plans >= DANGERS_DUE_PLANS);
+        let large: Vec<_> = large.map(|(suite, _)| *suite).collect();
+        let whole = large.contains(&Suite::Everything);
+        let due = |id: &str| whole || large.iter().any(|suite| suite.after().contains(&id));
+        let dangers = self.tally.dangers_missed().into_iter().filter(|(id, _)| due(id));
+        let mut missed: Vec<_> =
+            dangers.map(|(id, danger)| format!("never met: {id}: {danger}")).collect();
+        if whole {
+            let kinds = self.tally.faults_missed(KINDS).into_iter();
+            missed.extend(kinds.map(|kind| format!("never injected: {kind}")));
+            let points = self.tally.points_missed().into_iter();
+            missed.extend(points.map(|point| format!("never reached: {point}")));
+        }
+        missed
+    }
+
+    fn seconds(&self) -> f64 {
+        self.parts.iter().map(|part| part.seconds).sum()
     }
 
     /// For people.
@@ -67,15 +116,24 @@ impl Summary {
 
     fn figures(&self, text: &mut String) {
         let tally = &self.tally;
-        let each = |counts: &std::collections::BTreeMap<&str, u64>| {
+        let each = |counts: &BTreeMap<String, u64>| {
             let parts: Vec<_> = counts.iter().map(|(word, n)| format!("{n} {word}")).collect();
             parts.join(", ")
         };
-        let rate = tally.plans as f64 / self.seconds.max(0.001);
+        let rate = tally.plans as f64 / self.seconds().max(0.001);
         let hours = tally.virtual_ms / 3_600_000;
         let minutes = tally.virtual_ms / 60_000 % 60;
+        for part in &self.parts {
+            let Part { engine, suite, seeds: (first, end), seconds, jobs, tally, .. } = part;
+            let _ = writeln!(
+                text,
+                "{:<18}{} plans of seeds {first}..{end} on {engine}, {seconds:.1} s on {jobs} threads",
+                suite.name(),
+                tally.plans,
+            );
+        }
         let rows = [
-            ("plans", format!("{} of seeds {}..{}", tally.plans, self.seeds.0, self.seeds.1)),
+            ("plans", tally.plans.to_string()),
             ("operations", tally.operations.to_string()),
             ("activations", tally.activations.to_string()),
             ("tasks", each(&tally.tasks)),
@@ -85,7 +143,7 @@ impl Summary {
             ("facts", tally.facts.to_string()),
             ("polls", tally.polls.to_string()),
             ("virtual time", format!("{hours} h {minutes:02} min")),
-            ("wall time", format!("{:.1} s on {} threads", self.seconds, self.jobs)),
+            ("wall time", format!("{:.1} s", self.seconds())),
             ("plans per second", format!("{rate:.0}")),
             ("longest runs", self.longest()),
         ];
@@ -108,7 +166,7 @@ impl Summary {
             let dangers: Vec<_> = invariant
                 .dangers
                 .iter()
-                .map(|danger| format!("{danger}: {}", fared.dangers.get(danger).unwrap_or(&0)))
+                .map(|danger| format!("{danger}: {}", fared.dangers.get(*danger).unwrap_or(&0)))
                 .collect();
             let _ = writeln!(
                 text,
@@ -125,16 +183,8 @@ impl Summary {
     }
 
     fn warnings(&self, text: &mut String) {
-        for (id, danger) in self.tally.dangers_missed() {
-            let _ = writeln!(text, "never met: {id}: {danger}");
-        }
-        for kind in self.tally.faults_missed(KINDS) {
-            let _ = writeln!(text, "never injected: {kind}");
-        }
-        let missed = self.tally.points_missed();
-        if !missed.is_empty() {
-            let names: Vec<_> = missed.iter().map(|point| point.name()).collect();
-            let _ = writeln!(text, "points never reached: {}", names.join(", "));
+        for missed in self.missed() {
+            let _ = writeln!(text, "{missed}");
         }
         for (class, longest) in &self.tally.longest {
             if longest.choices > longest.choices_estimated
@@ -148,21 +198,24 @@ impl Summary {
                 );
             }
         }
-        if self.cut_short {
+        if self.parts.iter().any(|part| part.cut_short) {
             let _ = writeln!(text, "stopped at the time limit, before the last seed");
         }
     }
 
     fn verdict(&self, text: &mut String) {
-        for (lie, canary) in &self.canaries {
-            let _ = match canary.caught_at {
-                Some(seed) => writeln!(
-                    text,
-                    "canary caught: {lie:?} lie, by {} at seed {seed}",
-                    canary.invariant
-                ),
-                None => writeln!(text, "CANARY MISSED: {lie:?} lie: this sweep is void"),
-            };
+        for part in &self.parts {
+            for (lie, canary) in &part.canaries {
+                let place = format!("{} on {}", part.suite, part.engine);
+                let _ = match canary.caught_at {
+                    Some(seed) => writeln!(
+                        text,
+                        "canary caught: {lie:?} lie, by {} at seed {seed} of {place}",
+                        canary.invariant
+                    ),
+                    None => writeln!(text, "CANARY MISSED: {lie:?} lie in {place}: it is void"),
+                };
+            }
         }
         let tally = &self.tally;
         let _ = if self.vacuous() && tally.failed == 0 {
@@ -186,28 +239,35 @@ impl Summary {
             .map(|(point, count)| (point.name().to_owned(), json!(count)))
             .collect();
         json!({
-            "seeds": [self.seeds.0, self.seeds.1],
-            "seconds": self.seconds,
-            "jobs": self.jobs,
-            "cutShort": self.cut_short,
             "canaryCaught": self.canary_caught(),
-            "canaries": self.canaries.iter().map(|(lie, canary)| {
-                json!({ "lie": format!("{lie:?}"), "invariant": canary.invariant,
-                        "caughtAt": canary.caught_at })
-            }).collect::<Vec<_>>(),
+            "missed": self.missed(),
             "points": points,
+            "seconds": self.seconds(),
+            "parts": self.parts,
             "tally": self.tally,
         })
     }
+
+    /// One line a part, for `sim merge`.
+    pub fn json_lines(&self) -> String {
+        let line = |part| serde_json::to_string(part).expect("a part is plain data") + "\n";
+        self.parts.iter().map(line).collect()
+    }
 }
 
+/// One failure: the invariant and its sentence, where, what was seen, the last entries about it,
+/// and how to replay it.
 fn failed(text: &mut String, failure: &Failure) {
-    let Failure { seed, invariant, sentence, violation, trace, .. } = failure;
-    let _ = writeln!(text, "seed {seed} broke {invariant}: {sentence}");
-    let _ = writeln!(text, "  entry {}: {}", violation.at, violation.text);
-    let _ = writeln!(text, "  the trace up to there:");
+    let Failure { engine, suite, seed, invariant, sentence, violation, trace, .. } = failure;
+    let _ = writeln!(text, "{invariant}: {sentence}");
+    let _ = writeln!(text, "  where: seed {seed} of {suite} on {engine}, entry {}", violation.at);
+    let _ = writeln!(text, "  seen: {}", violation.text);
+    let _ = writeln!(text, "  the last entries about it:");
     for line in trace.lines() {
         let _ = writeln!(text, "  {line}");
     }
-    let _ = writeln!(text, "  replay: cargo sim replay --seed {seed}\n");
+    let _ = writeln!(
+        text,
+        "  replay: cargo sim replay --seed {seed} --suite {suite} --engine {engine}\n"
+    );
 }

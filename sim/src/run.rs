@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
+use clap::ValueEnum;
 use continuable::error::ErrorCode;
 use continuable::ids::SessionId;
 use continuable::runtime::Runtime;
 use continuable::store::path::SessionPlace;
-use continuable::store::{DiskPath, SessionStore};
+use continuable::store::{DiskOperation, DiskPath, SessionStore};
+use serde::{Deserialize, Serialize};
 
 use crate::canary::Lie;
 use crate::deployment::{Deployment, Ground};
@@ -21,9 +23,35 @@ use crate::probe::Confirmed;
 use crate::trace::{Answer, EndState, Event, Note, Recovered, Stamp, Trace};
 use crate::workload::{SharedSaga, Workload};
 
+/// Which engine runs a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Engine {
+    /// The schedule explorer: one process, a virtual clock that jumps.
+    Explore,
+}
+
+impl Engine {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Explore => "explore",
+        }
+    }
+}
+
+/// Runs `plan` on `engine`; `lie` makes one part of the deployment a liar.
+pub fn run_on(engine: Engine, plan: &Plan, lie: Option<Lie>, options: RunOptions) -> RunReport {
+    match engine {
+        Engine::Explore => run(plan, lie, options),
+    }
+}
+
 /// Everything a run left.
 #[derive(Debug)]
 pub struct RunReport {
+    /// The engine it ran on.
+    pub engine: Engine,
     /// What happened.
     pub trace: Trace,
     /// How it ended, with its figures, those of all its lives together.
@@ -32,6 +60,8 @@ pub struct RunReport {
     pub answers: Vec<u64>,
     /// How often each point was reached, as in `Point::ALL`.
     pub points: Vec<u64>,
+    /// How many disk operations of each kind were asked for.
+    pub disk: BTreeMap<DiskOperation, u64>,
     /// Whether something still held the runtime after everything was dropped: a cycle.
     pub leaked: bool,
 }
@@ -74,10 +104,19 @@ pub fn run(plan: &Plan, lie: Option<Lie>, options: RunOptions) -> RunReport {
         tasks += outcome.tasks;
         leaked |= leak;
         if !matches!(outcome.end, RunEnd::Crashed { .. }) {
-            let Lives { record, .. } = lives;
+            let Lives { record, disk, .. } = lives;
+            let disk = disk.counts();
             let (answers, points) = (record.answers(), record.points());
             let outcome = Outcome { polls, tasks, ..outcome };
-            return RunReport { trace: record.take_trace(), outcome, answers, points, leaked };
+            return RunReport {
+                engine: Engine::Explore,
+                trace: record.take_trace(),
+                outcome,
+                answers,
+                points,
+                disk,
+                leaked,
+            };
         }
         began_us = outcome.elapsed_ms * 1_000;
         recovered = lives.crash(life, outcome.elapsed_ms);

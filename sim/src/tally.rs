@@ -7,8 +7,8 @@ use continuable::points::Point;
 use serde::{Deserialize, Serialize};
 
 use crate::invariants::{self, Finding, Kind, Violation};
-use crate::plan::Plan;
-use crate::run::RunReport;
+use crate::plan::{Plan, Suite};
+use crate::run::{Engine, RunReport};
 use crate::trace::{Event, Note};
 
 /// How many entries of a failing trace are kept.
@@ -50,14 +50,18 @@ impl FailureClass {
 }
 
 /// One failing run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Failure {
+    /// The engine.
+    pub engine: Engine,
+    /// The suite.
+    pub suite: Suite,
     /// The seed.
     pub seed: u64,
     /// The invariant's id.
-    pub invariant: &'static str,
+    pub invariant: String,
     /// Its sentence.
-    pub sentence: &'static str,
+    pub sentence: String,
     /// Its class.
     pub class: FailureClass,
     /// The first violation.
@@ -67,18 +71,18 @@ pub struct Failure {
 }
 
 /// How one invariant fared.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Fared {
     /// How often it was put to the test.
     pub tested: u64,
     /// How many runs broke it.
     pub broken: u64,
     /// How many runs met each of its dangers.
-    pub dangers: BTreeMap<&'static str, u64>,
+    pub dangers: BTreeMap<String, u64>,
 }
 
 /// The longest runs of one size class against the estimate.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Longest {
     /// Choices of a task.
     pub choices: u64,
@@ -91,7 +95,7 @@ pub struct Longest {
 }
 
 /// The sum.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Tally {
     /// Plans run.
     pub plans: u64,
@@ -100,7 +104,7 @@ pub struct Tally {
     /// Activations installed.
     pub activations: u64,
     /// Tasks by terminal status.
-    pub tasks: BTreeMap<&'static str, u64>,
+    pub tasks: BTreeMap<String, u64>,
     /// Polls made.
     pub polls: u64,
     /// Facts recorded.
@@ -112,12 +116,11 @@ pub struct Tally {
     /// How many runs met each kind of fault.
     pub faults: BTreeMap<String, u64>,
     /// Plans by sampler.
-    pub samplers: BTreeMap<&'static str, u64>,
+    pub samplers: BTreeMap<String, u64>,
     /// How often each point was reached, as in `Point::ALL`.
-    #[serde(skip)]
     pub points: Vec<u64>,
     /// By invariant id.
-    pub invariants: BTreeMap<&'static str, Fared>,
+    pub invariants: BTreeMap<String, Fared>,
     /// By size class.
     pub longest: BTreeMap<u64, Longest>,
     /// Runs whose objects outlived them: a reference cycle.
@@ -135,7 +138,7 @@ impl Tally {
         self.operations += plan.size();
         self.polls += report.outcome.polls;
         self.virtual_ms += report.outcome.elapsed_ms;
-        *self.samplers.entry(plan.sampler.name()).or_default() += 1;
+        *self.samplers.entry(plan.sampler.name().to_owned()).or_default() += 1;
         self.points.resize(Point::ALL.len(), 0);
         for (sum, more) in self.points.iter_mut().zip(&report.points) {
             *sum += more;
@@ -151,7 +154,7 @@ impl Tally {
         self.leaked += u64::from(report.leaked);
         for (invariant, finding) in judged {
             failed |= !finding.violations.is_empty();
-            self.fared(invariant, &finding, plan.seed, report);
+            self.fared(invariant, &finding, plan, report);
         }
         self.failed += u64::from(failed);
     }
@@ -175,7 +178,7 @@ impl Tally {
             match fact {
                 Fact::AssociationInstalled { .. } => self.activations += 1,
                 Fact::TaskSettled { status, .. } => {
-                    *self.tasks.entry(status.word()).or_default() += 1;
+                    *self.tasks.entry(status.word().to_owned()).or_default() += 1;
                 }
                 _ => {}
             }
@@ -189,28 +192,28 @@ impl Tally {
         &mut self,
         invariant: &'static invariants::Invariant,
         finding: &Finding,
-        seed: u64,
+        plan: &Plan,
         report: &RunReport,
     ) {
-        let fared = self.invariants.entry(invariant.id).or_default();
+        let fared = self.invariants.entry(invariant.id.to_owned()).or_default();
         fared.tested += finding.tested;
         for danger in invariant.dangers {
             let met = u64::from(finding.met.contains(danger));
-            *fared.dangers.entry(danger).or_default() += met;
+            *fared.dangers.entry((*danger).to_owned()).or_default() += met;
         }
         let Some(violation) = finding.violations.first() else { return };
         fared.broken += 1;
         let class = FailureClass::of(invariant);
-        let end = usize::try_from(violation.at).unwrap_or(usize::MAX).saturating_add(1);
-        let entries = &report.trace.entries[..end.min(report.trace.entries.len())];
-        let shown = &entries[entries.len().saturating_sub(TAIL)..];
+        let shown = report.trace.story(violation.at, TAIL);
         self.failures.push(Failure {
-            seed,
-            invariant: invariant.id,
-            sentence: invariant.sentence,
+            seed: plan.seed,
+            suite: plan.suite,
+            engine: report.engine,
+            invariant: invariant.id.to_owned(),
+            sentence: invariant.sentence.to_owned(),
             class,
             violation: violation.clone(),
-            trace: shown.iter().map(crate::trace::Entry::columns).collect(),
+            trace: shown,
         });
         self.trim();
     }
@@ -280,10 +283,11 @@ impl Tally {
     }
 
     /// The dangers that no run met, with their invariants.
-    pub fn dangers_missed(&self) -> Vec<(&'static str, &'static str)> {
+    pub fn dangers_missed(&self) -> Vec<(&str, &str)> {
         let all = self.invariants.iter();
         all.flat_map(|(id, fared)| {
-            fared.dangers.iter().filter(|(_, met)| **met == 0).map(|(danger, _)| (*id, *danger))
+            let missed = fared.dangers.iter().filter(|(_, met)| **met == 0);
+            missed.map(|(danger, _)| (id.as_str(), danger.as_str()))
         })
         .collect()
     }

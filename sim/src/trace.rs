@@ -312,6 +312,23 @@ impl Trace {
         self.entries[start..].iter().map(Entry::columns).collect()
     }
 
+    /// The last `count` entries up to `at` that touch what the entry at `at` is about (its sessions
+    /// and Tasks), as columns; all of them if it names none.
+    pub fn story(&self, at: u64, count: usize) -> String {
+        let end = usize::try_from(at).unwrap_or(usize::MAX).saturating_add(1);
+        let entries = &self.entries[..end.min(self.entries.len())];
+        let about = entries.last().map(|entry| names(&entry.event)).unwrap_or_default();
+        let last = entries.last().map(|entry| entry.n);
+        let touches = |entry: &&Entry| {
+            Some(entry.n) == last
+                || about.is_empty()
+                || names(&entry.event).iter().any(|name| about.contains(name))
+        };
+        let mut shown: Vec<_> = entries.iter().rev().filter(touches).take(count).collect();
+        shown.reverse();
+        shown.into_iter().map(Entry::columns).collect()
+    }
+
     /// A stable hash (FNV-1a) of the JSONL form: equal digests mean equal bytes.
     pub fn digest(&self) -> u64 {
         continuable::sync::key_of(&self.jsonl())
@@ -340,6 +357,22 @@ impl Entry {
         line.push('\n');
         line
     }
+}
+
+/// The sessions and Tasks that an event names, for a reader.
+fn names(event: &Event) -> Vec<String> {
+    let (name, fields) = parts(event);
+    if name == "restarted" || name == "ended" {
+        // They name everything.
+        return Vec::new();
+    }
+    let named = ["session", "child", "task"].iter().filter_map(|key| fields.get(*key));
+    let mut names: Vec<_> = named.filter_map(Value::as_str).map(str::to_owned).collect();
+    if let Some(agent) = fields.get("agent").or_else(|| fields.get("owner")).and_then(Value::as_u64)
+    {
+        names.push(format!("agent {agent}"));
+    }
+    names
 }
 
 /// The event's name and its fields.

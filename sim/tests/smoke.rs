@@ -52,3 +52,36 @@ fn bad_arguments_are_refused_with_their_own_exit_code() {
         assert!(output.stdout.is_empty() && !output.stderr.is_empty());
     }
 }
+
+#[test]
+fn shards_of_two_processes_merge_to_the_whole() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut files = Vec::new();
+    for shard in ["0/2", "1/2"] {
+        let part = sim(&["run", "steering", "--seeds", "0..80", "--shard", shard, "--json-lines"]);
+        assert!(part.status.success());
+        let file = directory.path().join(format!("part-{}.jsonl", files.len()));
+        std::fs::write(&file, &part.stdout).expect("it writes");
+        files.push(file.display().to_string());
+    }
+    let merged = sim(&["merge", &files[0], &files[1]]);
+    assert!(merged.status.success());
+    let text = text(&merged);
+    for line in ["steering          40 plans of seeds 40..80", "PASSED (80 plans)"] {
+        assert!(text.contains(line), "{line:?} is missing in:\n{text}");
+    }
+    std::fs::write(&files[0], "{\"engine\":1}").expect("it writes");
+    let broken = sim(&["merge", &files[0]]);
+    assert_eq!(broken.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&broken.stderr).into_owned();
+    assert!(said.contains("part-0.jsonl:1: it is no line of"), "{said}");
+}
+
+#[test]
+fn a_sweep_of_one_scenario_counts_its_single_faults() {
+    let swept = sim(&["sweep", "a kill at once"]);
+    let text = text(&swept);
+    assert!(swept.status.success(), "{text}");
+    assert!(text.contains("scenarios         1\n") && text.contains("PASSED (0 of "), "{text}");
+    assert_eq!(sim(&["sweep", "nothing of the kind"]).status.code(), Some(2));
+}

@@ -11,8 +11,15 @@ pub const FUNCTION_LINES_MAX: usize = 70;
 const PRODUCTION_ADAPTERS: &[&str] = &["src/runtime/tokio_runtime.rs", "src/store/std_disk.rs"];
 
 /// The command line driver of the simulator: one executor per thread, wall clock for rates only.
-const DRIVERS: &[&str] =
-    &["sim/src/cli.rs", "sim/src/main.rs", "sim/src/sweep.rs", "sim/src/determinism.rs"];
+const DRIVERS: &[&str] = &[
+    "sim/src/cli.rs",
+    "sim/src/cli/failure.rs",
+    "sim/src/cli/seeds.rs",
+    "sim/src/cli/single.rs",
+    "sim/src/determinism.rs",
+    "sim/src/main.rs",
+    "sim/src/sweep.rs",
+];
 
 /// What only a driver may do.
 const DRIVERS_MAY: &[&str] = &["thread::", "Instant::now", "println!("];
