@@ -92,7 +92,7 @@
 //! | seam | [`runtime`], [`sync`], [`channel`], [`cancel`] | spawn, time, randomness, points, facts; the one lock; who cancelled first |
 //! | session | [`session`] | the append-only log: rules, folds, repair, descriptor |
 //! | store | [`store`] | plain JSONL, durable marks, damage, listing |
-//! | model | [`model`] | streamed answers; the scripted fake |
+//! | model | [`model`] | streamed answers; the client over HTTP ([`model::http`], on [`wire`]); the scripted fake |
 //! | agent | [`agent`] | registry, turn loop, steering with receipts, tools, disposal |
 //! | task | [`task`] | records, waits, notices, owners |
 //! | provider | [`provider`] | spawn and fork, the final flush, one result per run |
@@ -129,6 +129,7 @@ pub mod sync;
 pub mod channel;
 pub mod cancel;
 pub mod runtime;
+pub mod wire;
 pub mod session;
 pub mod store;
 pub mod model;

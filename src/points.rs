@@ -106,6 +106,8 @@ points! {
     ModelRequest,
     /// The next chunk of the stream is awaited.
     ModelChunk,
+    /// A response ended or was given up; what it left behind is about to be waited for.
+    ModelQuiesce,
     /// The assistant's message is about to be appended.
     AssistantAppend,
     /// A tool call is about to be recorded and dispatched.

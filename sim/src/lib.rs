@@ -44,6 +44,7 @@ pub mod faults;
 pub mod explore;
 pub mod disk;
 pub mod deployment;
+pub mod model_server;
 pub mod workload;
 pub mod probe;
 pub mod trace;

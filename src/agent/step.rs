@@ -282,12 +282,24 @@ impl Turn {
     }
 
     /// Takes the response chunk by chunk; the answer also names the chunks' events. A cancelled
-    /// turn drops the stream, which gives the response up.
+    /// turn drops the stream, which gives the response up, and waits for what that leaves behind.
     async fn stream(&self, request: ModelRequest) -> Flow<(Response, Vec<u64>)> {
-        let mut stream = self.start_stream(request).await?;
-        let taken = self.take_chunks(&mut *stream).await;
-        // The stream is foreign, its destructor too; a panic is recorded and changes nothing.
-        drop(contain_call(&self.runtime, "model stream", move || drop(stream)));
+        let taken = match self.start_stream(request).await {
+            Ok(mut stream) => {
+                let taken = self.take_chunks(&mut *stream).await;
+                // The stream is foreign, its destructor too; a panic is recorded and changes
+                // nothing.
+                drop(contain_call(&self.runtime, "model stream", move || drop(stream)));
+                taken
+            }
+            Err(end) => Err(end),
+        };
+        let inner = &self.agent.inner;
+        let model = Arc::clone(&inner.host.config().model);
+        let agent = inner.instance;
+        self.runtime.point(Point::ModelQuiesce).await;
+        let quiesced = async move { model.quiesced(agent).await };
+        drop(contain(&self.runtime, "model client", quiesced).await);
         taken
     }
 

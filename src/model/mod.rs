@@ -14,6 +14,7 @@ use crate::ids::{OwnerId, SessionId};
 use crate::message::{ContentBlock, Message};
 use crate::runtime::BoxFuture;
 
+pub mod http;
 pub mod script;
 
 pub use script::{ScriptedModel, Step};
@@ -138,6 +139,12 @@ pub trait ModelClient: Send + Sync + fmt::Debug {
         &self,
         request: ModelRequest,
     ) -> BoxFuture<'static, Result<Box<dyn ModelStream>, ModelError>>;
+
+    /// Ready once nothing runs any more on behalf of responses of `agent` that ended or were given
+    /// up. The loop awaits it before it goes on, so a run's disposal leaves no connection behind.
+    fn quiesced(&self, _agent: OwnerId) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 #[cfg(test)]

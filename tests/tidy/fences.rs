@@ -19,6 +19,7 @@ const BASE: &[&str] = &[
     "channel",
     "cancel",
     "runtime",
+    "wire",
 ];
 
 /// For each module of `src/`, the modules it may name. `base` stands for [`BASE`], `cores` for
@@ -34,6 +35,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("channel", &["sync"]),
     ("cancel", &["channel", "facts", "runtime", "sync", "vocabulary"]),
     ("runtime", &["channel", "facts", "ids", "points", "sync"]),
+    ("wire", &["runtime"]),
     ("sections", &["base", "cores"]),
     ("session", &["base"]),
     ("store", &["base", "session"]),

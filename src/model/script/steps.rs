@@ -150,6 +150,18 @@ impl Step {
         Self::Parts(parts)
     }
 
+    /// The chunks of a step that answers at once, at that turn and step; waits and failures are left
+    /// out.
+    pub fn chunks(self, turn: u64, step: u64) -> Vec<ModelChunk> {
+        let parts = self.parts(turn, step).into_iter();
+        parts
+            .filter_map(|part| match part {
+                Part::Chunk(chunk) => Some(chunk),
+                _ => None,
+            })
+            .collect()
+    }
+
     /// The parts of a step that answers; a gate, pause or function has none.
     pub(super) fn parts(self, turn: u64, step: u64) -> Vec<Part> {
         let said = |text: &str, reason| ended(text_parts(text), reason);
