@@ -107,8 +107,16 @@ async fn every_broken_response_fails_its_task_and_says_how() {
         // Before or after the head arrived: "the request was not answered", "the response broke off".
         (say(), Some((2, StreamFault::Reset)), "/v1/chat/completions: the re"),
         (say(), Some((1, StreamFault::Garbage)), "is not UTF-8"),
-        (vec![Step::RateLimited], None, "status 429: rate limit reached"),
-        (vec![Step::Err("out of paper".to_owned())], None, "status 500: out of paper"),
+        (
+            vec![Step::RateLimited],
+            None,
+            r#""kind":"rate-limit","status":429,"message":"rate limit reached""#,
+        ),
+        (
+            vec![Step::Err("out of paper".to_owned())],
+            None,
+            r#""kind":"http","status":500,"message":"out of paper""#,
+        ),
         (vec![Step::Cut("half".to_owned())], None, "without a finish"),
         (
             vec![Step::Break { text: "half".to_owned(), error: "it broke".to_owned() }],

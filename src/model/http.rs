@@ -241,11 +241,13 @@ async fn refused(place: &str, response: Response<Incoming>) -> ModelError {
     }
     let said: Value = serde_json::from_slice(&text).unwrap_or(Value::Null);
     let message = said["error"]["message"].as_str().unwrap_or("no reason given");
-    let limited = (status == StatusCode::TOO_MANY_REQUESTS).then(|| "rate_limit".to_owned());
-    let code = said["error"]["code"].as_str().map(str::to_owned).or(limited);
+    let limited = status == StatusCode::TOO_MANY_REQUESTS;
+    let kind = if limited { "rate-limit" } else { "http" };
+    let code = said["error"]["code"].as_str().map(str::to_owned);
+    let code = code.or_else(|| limited.then(|| "rate_limit".to_owned()));
     ModelError {
         message: format!("{place}: status {}: {message}", status.as_u16()),
-        failure: Some(json!({ "kind": "http", "status": status.as_u16(), "message": message })),
+        failure: Some(json!({ "kind": kind, "status": status.as_u16(), "message": message })),
         service_code: code,
     }
 }
