@@ -50,6 +50,7 @@ pub mod probe;
 pub mod trace;
 pub mod invariants;
 pub mod run;
+pub mod world;
 pub mod canary;
 pub mod tally;
 pub mod report;

@@ -19,7 +19,7 @@ use continuable::model::http::{AGENT_HEADER, SESSION_HEADER, STEP_HEADER, TURN_H
 use continuable::model::{
     FinishReason, ModelChunk, ModelClient, ModelError, ModelRequest, ModelStream,
 };
-use continuable::runtime::{BoxFuture, Runtime};
+use continuable::runtime::{BoxFuture, Runtime, contain};
 use continuable::vocabulary::CancelCause;
 use continuable::wire::ByteStream;
 use http_body_util::{BodyExt, Either, Full};
@@ -77,7 +77,7 @@ async fn answer(
     let number = |name: &str| text(name).and_then(|text| text.parse().ok()).unwrap_or(0);
     let session = SessionId::new(text(SESSION_HEADER).unwrap_or_default());
     let scope = CancelScope::Call { call: format!("response to {session}") };
-    let signal = CancelSignal::new(runtime, scope);
+    let signal = CancelSignal::new(Arc::clone(&runtime), scope);
     let request = ModelRequest {
         provider: "http".to_owned(),
         model: body["model"].as_str().unwrap_or_default().to_owned(),
@@ -93,9 +93,13 @@ async fn answer(
     };
     // Given up before it began, too.
     let given_up = GivenUp(signal);
-    match model.start(request).await {
+    // The model is foreign: its panic costs its client this response.
+    let start = async move { model.start(request).await };
+    let started = contain(&runtime, "served model", start).await;
+    match started.unwrap_or_else(|panicked| Err(ModelError::new(panicked.to_string()))) {
         Ok(stream) => {
             let events = Events {
+                runtime,
                 encoder: Encoder::default(),
                 breaks,
                 under_way: None,
@@ -133,10 +137,12 @@ impl Drop for GivenUp {
     }
 }
 
-type Next = (Box<dyn ModelStream>, Option<Result<ModelChunk, ModelError>>);
+/// The stream, unless it panicked, and what came of it.
+type Next = (Option<Box<dyn ModelStream>>, Option<Result<ModelChunk, ModelError>>);
 
 /// The body of a response.
 struct Events {
+    runtime: Arc<dyn Runtime>,
     encoder: Encoder,
     breaks: Option<(u64, StreamFault)>,
     under_way: Option<BoxFuture<'static, Next>>,
@@ -177,9 +183,13 @@ impl Body for Events {
                 }
             }
             if let Some(mut stream) = this.stream.take() {
+                let runtime = Arc::clone(&this.runtime);
                 this.under_way = Some(Box::pin(async move {
-                    let next = stream.next().await;
-                    (stream, next)
+                    let next = contain(&runtime, "served model", stream.next()).await;
+                    match next {
+                        Ok(next) => (Some(stream), next),
+                        Err(panicked) => (None, Some(Err(ModelError::new(panicked.to_string())))),
+                    }
                 }));
             }
             let Some(under_way) = &mut this.under_way else { return Poll::Ready(None) };
@@ -190,7 +200,7 @@ impl Body for Events {
             this.chunks += 1;
             let text = match next {
                 Some(Ok(chunk)) => {
-                    this.stream = Some(stream);
+                    this.stream = stream;
                     this.encoder.chunk(chunk)
                 }
                 Some(Err(error)) => {

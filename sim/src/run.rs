@@ -22,6 +22,7 @@ use crate::plan::Plan;
 use crate::probe::Confirmed;
 use crate::trace::{Answer, EndState, Event, Note, Recovered, Stamp, Trace};
 use crate::workload::{SharedSaga, Workload};
+use crate::world;
 
 /// Which engine runs a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
@@ -29,6 +30,8 @@ use crate::workload::{SharedSaga, Workload};
 pub enum Engine {
     /// The schedule explorer: one process, a virtual clock that jumps.
     Explore,
+    /// The world: hosts on a simulated network, with the real clients between them.
+    World,
 }
 
 impl Engine {
@@ -36,6 +39,7 @@ impl Engine {
     pub fn name(self) -> &'static str {
         match self {
             Self::Explore => "explore",
+            Self::World => "world",
         }
     }
 }
@@ -44,6 +48,7 @@ impl Engine {
 pub fn run_on(engine: Engine, plan: &Plan, lie: Option<Lie>, options: RunOptions) -> RunReport {
     match engine {
         Engine::Explore => run(plan, lie, options),
+        Engine::World => world::run(plan, lie, options),
     }
 }
 

@@ -55,6 +55,8 @@ pub struct Saga {
     pub open: BTreeSet<u64>,
     /// Whether the clients are done: only the end is left.
     pub finishing: bool,
+    /// Whether faults are over; the world engine heals its network then.
+    pub healed: bool,
     /// How many operations of each client were begun.
     begun: Vec<usize>,
 }

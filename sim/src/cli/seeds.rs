@@ -236,12 +236,13 @@ fn keep_bundles(summary: &Summary, directory: &Path) -> String {
 
 impl Engine {
     /// Every engine that a run uses by default.
-    pub const ALL: &'static [Self] = &[Self::Explore];
+    pub const ALL: &'static [Self] = &[Self::Explore, Self::World];
 
     /// Its share of `seeds` where both engines take part.
     fn share(self, seeds: &Range<u64>) -> Range<u64> {
         match self {
             Self::Explore => seeds.clone(),
+            Self::World => seeds.start..seeds.start + (seeds.end - seeds.start).div_ceil(10),
         }
     }
 }

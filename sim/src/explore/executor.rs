@@ -136,7 +136,7 @@ impl Executor {
     /// Runs what is spawned until nothing can move.
     pub fn run_ready(&mut self) -> Outcome {
         let end = loop {
-            if self.polls >= self.runtime.options.polls_max {
+            if self.is_spent() {
                 break self.livelock();
             }
             let moved = self.step() || self.jump();
@@ -258,12 +258,15 @@ impl Executor {
     }
 
     fn pending(&self) -> Vec<Arc<str>> {
-        let state = self.runtime.state();
-        let left = state.tasks.iter().filter(|task| !task.done);
-        left.map(|task| Arc::clone(&task.name)).collect()
+        self.runtime.unfinished()
     }
 
-    fn livelock(&self) -> RunEnd {
+    /// Whether the poll bound is reached.
+    pub(super) fn is_spent(&self) -> bool {
+        self.polls >= self.runtime.options.polls_max
+    }
+
+    pub(super) fn livelock(&self) -> RunEnd {
         let state = self.runtime.state();
         let busiest = state.tasks.iter().max_by_key(|task| task.polls);
         let (task, polls) = busiest

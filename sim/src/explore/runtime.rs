@@ -215,6 +215,8 @@ pub(super) struct State {
     jumped_ms: u64,
     /// What crashed the process, once it did.
     crashed: Option<String>,
+    /// Who polls this executor, where it is nested in another one.
+    host: Option<Waker>,
     pub(super) closed: bool,
 }
 
@@ -249,6 +251,7 @@ impl SimRuntime {
             faults: None,
             jumped_ms: 0,
             crashed: None,
+            host: None,
             closed: false,
         };
         Arc::new_cyclic(|me| Self {
@@ -354,10 +357,64 @@ impl SimRuntime {
         let entry = &mut state.tasks[task as usize];
         // Two wakes commute, a wake and a poll do not: the poll writes this object.
         touch(ObjectKind::Ready, entry.key, Access::Read);
+        let mut host = None;
         if !entry.queued && !entry.done {
             entry.queued = true;
             state.ready.push(task);
+            host = state.host.take();
         }
+        drop(state);
+        // Wakes may come while another host is polled; this one then has to be polled again.
+        if let Some(host) = host {
+            host.wake();
+        }
+    }
+
+    /// From now on `host` is woken when a task becomes ready.
+    pub(super) fn set_host(&self, host: &Waker) {
+        let before = self.state().host.replace(host.clone());
+        drop(before);
+    }
+
+    /// The host's clock: moves time on to `now_us` and wakes every task whose time has come.
+    pub(super) fn advance(&self, now_us: u64) {
+        let mut due = Vec::new();
+        {
+            let mut state = self.state();
+            state.now_us = state.now_us.max(now_us);
+            let now = state.now_us;
+            while let Some(first) = state.timers.first_entry() {
+                if first.key().0 > now {
+                    break;
+                }
+                due.push(first.remove());
+            }
+        }
+        for waker in due {
+            waker.wake();
+        }
+    }
+
+    /// When the next timer is due.
+    pub(super) fn next_timer(&self) -> Option<u64> {
+        self.state().timers.first_key_value().map(|(&(at, _), _)| at)
+    }
+
+    /// Polls made of all its tasks together.
+    pub fn polls(&self) -> u64 {
+        self.state().tasks.iter().map(|task| task.polls).sum()
+    }
+
+    /// Tasks ever spawned.
+    pub fn spawned(&self) -> u64 {
+        self.state().tasks.len() as u64
+    }
+
+    /// The tasks that are not finished, by name.
+    pub fn unfinished(&self) -> Vec<Arc<str>> {
+        let state = self.state();
+        let left = state.tasks.iter().filter(|task| !task.done);
+        left.map(|task| Arc::clone(&task.name)).collect()
     }
 
     /// Jumps to the next timer and wakes every task whose time has come; false if there is none.
@@ -502,6 +559,7 @@ impl Drop for Sleep {
 
 impl Runtime for SimRuntime {
     fn spawn(&self, name: String, body: BoxFuture<'static, ()>) {
+        let mut host = None;
         let refused = {
             let mut state = self.state();
             if state.closed {
@@ -509,9 +567,13 @@ impl Runtime for SimRuntime {
             } else {
                 let key = state.adopt(self.options.names, &name, body);
                 touch(ObjectKind::Ready, key, Access::Read);
+                host = state.host.take();
                 None
             }
         };
+        if let Some(host) = host {
+            host.wake();
+        }
         // A destructor may spawn again: never under the lock.
         drop(refused);
     }

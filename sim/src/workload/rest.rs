@@ -14,6 +14,7 @@ impl Workload {
         self.known().resting = true;
         let open = self.open_tasks();
         self.note(Note::Healed { pending: open.len() as u64 });
+        self.saga().healed = true;
         let deployment = &self.deployment;
         if deployment.ground.disk.was_filled() {
             self.struck("full disk", "the disk");
