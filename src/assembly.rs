@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::adapter::{AdapterServices, HumanAdapter};
 use crate::agent::hooks::AgentHooks;
 use crate::agent::tools::{RegisterError, ToolGuard, ToolRegistry};
 use crate::agent::{
@@ -204,6 +205,19 @@ impl Assembly {
         };
         self.tasks.raise_counters(&ordinals);
         Ok(handle)
+    }
+
+    /// What a person reaches the children through; serve it on any byte stream. `None` without a
+    /// store, where nothing is continuable.
+    pub fn human_adapter(&self) -> Option<Arc<HumanAdapter>> {
+        let services = AdapterServices {
+            runtime: Arc::clone(&self.runtime),
+            agents: Arc::clone(&self.agents),
+            tasks: Arc::clone(&self.tasks),
+            control: Arc::clone(&self.control),
+            store: self.store.clone()?,
+        };
+        Some(HumanAdapter::new(services))
     }
 
     /// Closes everything in the order of contract P16: no new activations, then their Tasks, then

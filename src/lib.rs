@@ -98,6 +98,7 @@
 //! | provider | [`provider`] | spawn and fork, the final flush, one result per run |
 //! | control | [`control`] | associations, routes, one activation from start to terminal |
 //! | tools | [`tools`] | what the model calls |
+//! | adapter | [`adapter`] | what a person calls, over a byte stream |
 //! | sections | [`sections`] | the critical sections that span layers |
 //!
 //! Entry points: [`assembly::Assembly`] puts the layers together;
@@ -139,4 +140,5 @@ pub mod task;
 pub mod provider;
 pub mod control;
 pub mod tools;
+pub mod adapter;
 pub mod assembly;

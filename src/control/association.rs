@@ -101,6 +101,18 @@ impl<R: Clone, S: Clone> AssociationTable<R, S> {
         })
     }
 
+    /// The activations of the owner session `owner`: each child with the Task that carries it.
+    pub fn of_owner(&self, owner: &SessionId) -> Vec<(SessionId, TaskId)> {
+        let mut found = Vec::new();
+        for (child, known) in &self.children {
+            touch_child(child, Access::Read);
+            let associations = known.holder.iter().chain(&known.pending);
+            let own = associations.filter(|known| known.activation.owner_session == *owner);
+            found.extend(own.map(|known| (child.clone(), known.activation.task.clone())));
+        }
+        found
+    }
+
     /// Installs an activation. `authorised` makes it the holder at once: an initial activation of
     /// a fresh child.
     pub fn install(

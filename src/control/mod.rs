@@ -157,6 +157,12 @@ impl SubagentControlService {
         self.associations.lock().len()
     }
 
+    /// The running children of the session `parent`, each with the Task of its activation; in the
+    /// order of the children's ids. It tells nobody and consumes nothing.
+    pub fn activations_of(&self, parent: &SessionId) -> Vec<(SessionId, TaskId)> {
+        self.associations.lock().of_owner(parent)
+    }
+
     // --- starting -----------------------------------------------------------------------------
 
     /// Starts a continuable child and answers both its ids at once; nothing about publication or

@@ -51,7 +51,10 @@ const FENCES: &[(&str, &[&str])] = &[
     ("adapter", &["base", "session", "store", "agent", "task", "provider", "control", "sections"]),
     (
         "assembly",
-        &["base", "session", "store", "model", "agent", "task", "provider", "control", "tools"],
+        &[
+            "base", "session", "store", "model", "agent", "task", "provider", "control", "tools",
+            "adapter",
+        ],
     ),
 ];
 
