@@ -81,6 +81,10 @@ pub enum Fact {
     SurfaceAttached { count: u64 },
     /// A control surface was detached; `count` are attached now.
     SurfaceDetached { count: u64 },
+    /// A writer of notices was attached; `count` are attached now.
+    NoticesAttached { count: u64 },
+    /// A writer of notices was detached; `count` are attached now.
+    NoticesDetached { count: u64 },
     /// A Task was registered, running.
     TaskStarted {
         task: TaskId,

@@ -361,6 +361,13 @@ pub enum Operation {
     Crash,
 }
 
+impl Operation {
+    /// Whether a person does it; in the world engine it crosses a network.
+    pub fn is_human(&self) -> bool {
+        matches!(self, Self::Send { by: By::Human, .. } | Self::Kill { by: By::Human, .. })
+    }
+}
+
 /// One answer of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::canary::Lie;
-use crate::faults::KINDS;
+use crate::faults::{KINDS, NETWORK_KINDS};
 use crate::invariants;
 use crate::plan::Suite;
 use crate::run::Engine;
@@ -16,6 +16,13 @@ use crate::tally::{Failure, Tally};
 
 /// From so many plans on every danger must have been met. The rarest is met in one of 7,000.
 pub const DANGERS_DUE_PLANS: u64 = 80_000;
+
+/// From so many plans of the world engine on, every fault of the network must have been met, and
+/// every way in which a person's operation can end.
+const WORLD_DUE_PLANS: u64 = 8_000;
+
+/// The ways in which a person's operation can end.
+const PEOPLE: &[&str] = &["sent", "killed", "refused", "gave up", "lost"];
 
 /// How a canary fared.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -75,12 +82,18 @@ impl Summary {
         !self.missed().is_empty()
     }
 
-    /// What runs of these suites had to meet and did not, once they are large enough.
-    fn missed(&self) -> Vec<String> {
+    /// How many plans of each suite ran on `engine`.
+    fn plans_on(&self, engine: Engine) -> BTreeMap<Suite, u64> {
         let mut plans: BTreeMap<Suite, u64> = BTreeMap::new();
-        for part in self.parts.iter().filter(|part| part.engine == Engine::Explore) {
+        for part in self.parts.iter().filter(|part| part.engine == engine) {
             *plans.entry(part.suite).or_default() += part.tally.plans;
         }
+        plans
+    }
+
+    /// What runs of these suites had to meet and did not, once they are large enough.
+    fn missed(&self) -> Vec<String> {
+        let plans = self.plans_on(Engine::Explore);
         let large = plans.iter().filter(|(_, plans)| **plans >= DANGERS_DUE_PLANS);
         let large: Vec<_> = large.map(|(suite, _)| *suite).collect();
         let whole = large.contains(&Suite::Everything);
@@ -88,11 +101,20 @@ impl Summary {
         let dangers = self.tally.dangers_missed().into_iter().filter(|(id, _)| due(id));
         let mut missed: Vec<_> =
             dangers.map(|(id, danger)| format!("never met: {id}: {danger}")).collect();
+        let faults = |kinds| {
+            let kinds = self.tally.faults_missed(kinds).into_iter();
+            kinds.map(|kind| format!("never injected: {kind}"))
+        };
         if whole {
-            let kinds = self.tally.faults_missed(KINDS).into_iter();
-            missed.extend(kinds.map(|kind| format!("never injected: {kind}")));
+            missed.extend(faults(KINDS));
             let points = self.tally.points_missed().into_iter();
             missed.extend(points.map(|point| format!("never reached: {point}")));
+        }
+        let world = self.plans_on(Engine::World).get(&Suite::Everything).copied();
+        if world.is_some_and(|plans| plans >= WORLD_DUE_PLANS) {
+            missed.extend(faults(NETWORK_KINDS));
+            let words = PEOPLE.iter().filter(|word| !self.tally.people.contains_key(**word));
+            missed.extend(words.map(|word| format!("never told to a person: {word}")));
         }
         missed
     }
@@ -138,6 +160,7 @@ impl Summary {
             ("activations", tally.activations.to_string()),
             ("tasks", each(&tally.tasks)),
             ("restarts", tally.restarts.to_string()),
+            ("people", each(&tally.people)),
             ("samplers", each(&tally.samplers)),
             ("points hit", format!("{} of {}", tally.points_hit(), Point::ALL.len())),
             ("facts", tally.facts.to_string()),

@@ -115,6 +115,9 @@ pub struct Tally {
     pub restarts: u64,
     /// How many runs met each kind of fault.
     pub faults: BTreeMap<String, u64>,
+    /// What people were told whose operations crossed a network.
+    #[serde(default)]
+    pub people: BTreeMap<String, u64>,
     /// Plans by sampler.
     pub samplers: BTreeMap<String, u64>,
     /// How often each point was reached, as in `Point::ALL`.
@@ -161,6 +164,7 @@ impl Tally {
 
     fn count(&mut self, report: &RunReport) {
         let mut struck = BTreeSet::new();
+        let mut people = BTreeSet::new();
         for entry in &report.trace.entries {
             let fact = match &entry.event {
                 Event::Fact(fact) => fact,
@@ -170,6 +174,18 @@ impl Tally {
                 }
                 Event::Note(Note::Restarted { .. }) => {
                     self.restarts += 1;
+                    continue;
+                }
+                Event::Note(Note::Asked { op, operation }) => {
+                    if operation.is_human() && report.engine == Engine::World {
+                        people.insert(*op);
+                    }
+                    continue;
+                }
+                Event::Note(Note::Answered { op, answer }) => {
+                    if people.remove(op) {
+                        *self.people.entry(answer.word().to_owned()).or_default() += 1;
+                    }
                     continue;
                 }
                 Event::Note(_) => continue,
@@ -238,6 +254,9 @@ impl Tally {
         }
         for (kind, count) in other.faults {
             *self.faults.entry(kind).or_default() += count;
+        }
+        for (word, count) in other.people {
+            *self.people.entry(word).or_default() += count;
         }
         for (sampler, count) in other.samplers {
             *self.samplers.entry(sampler).or_default() += count;

@@ -212,6 +212,25 @@ pub enum Answer {
     },
 }
 
+impl Answer {
+    /// Its word in summaries.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Started { .. } => "started",
+            Self::Sent { .. } => "sent",
+            Self::Killed { .. } => "killed",
+            Self::Seen { .. } => "seen",
+            Self::Done => "done",
+            Self::Refused { .. } => "refused",
+            Self::NoTarget => "no target",
+            Self::GaveUp => "gave up",
+            Self::Lost => "lost",
+            Self::Ran { .. } => "ran",
+            Self::Listed { .. } => "listed",
+        }
+    }
+}
+
 /// What is left when nothing moves any more.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndState {

@@ -66,8 +66,8 @@ pub type SharedSaga = Arc<Mutex<Saga>>;
 
 /// A person, where they reach the runtime across a network.
 pub trait Person: Send + Sync {
-    /// Carries out `operation`, whose targets are resolved as `target` says.
-    fn act(&self, op: u64, target: Target) -> BoxFuture<'static, Answer>;
+    /// Carries out what `target` says.
+    fn act(&self, target: Target) -> BoxFuture<'static, Answer>;
 }
 
 /// What a person does, with its targets by name.
@@ -122,6 +122,11 @@ impl Workload {
         rest_ms: u64,
     ) -> Arc<Self> {
         Arc::new(Self { deployment, plan, saga, person, rest_ms, known: Mutex::default() })
+    }
+
+    /// Whether a person takes part in the plan.
+    pub fn has_human(plan: &Plan) -> bool {
+        plan.clients.iter().flatten().any(|planned| planned.operation.is_human())
     }
 
     /// What it runs on.
@@ -252,7 +257,7 @@ impl Workload {
                 self.send_odd(op, parent, child, what).await
             }
             Operation::SendBadly { parent, id } => self.send_badly(op, parent, id).await,
-            Operation::Kill { task, by } => self.kill(op, task, by).await,
+            Operation::Kill { task, by } => self.kill(task, by).await,
             Operation::Wait { task, timeout_ms, give_up } => {
                 self.wait(op, task, timeout_ms, give_up).await
             }

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
+use continuable::adapter::{AdapterServices, HumanAdapter};
 use continuable::model::http::{HttpModel, HttpModelConfig};
 use continuable::model::script::ScriptedModel;
 use continuable::runtime::{BoxFuture, Runtime, spawn};
@@ -35,10 +36,12 @@ use crate::plan::Plan;
 use crate::probe::Confirmed;
 use crate::run::{Engine, RunReport, crash_disk, end_state, restarted};
 use crate::trace::{Answer, Event, Note, Recovered, Stamp};
-use crate::workload::{SharedSaga, Workload};
+use crate::workload::{Person, SharedSaga, Workload};
 
+mod human;
 mod network;
 
+use human::{Errands, HUMAN_PORT, Human};
 use network::{MODEL_PORT, ModelConnect, Weather};
 
 /// A host polls its tasks at every tick; none is above the least latency.
@@ -76,6 +79,7 @@ struct Shared {
     scripts: Mutex<Option<ScriptedModel>>,
     /// What breaks the model's responses that begin now.
     breaks: Mutex<Option<(u64, StreamFault)>>,
+    errands: Arc<Errands>,
     done: AtomicBool,
 }
 
@@ -145,7 +149,13 @@ impl Shared {
             runtime.record(Event::Note(restarted(&deployment, life - 1, recovered)));
         }
         let (plan, saga) = (Arc::clone(&self.plan), Arc::clone(&self.saga));
-        let workload = Workload::across(deployment, plan, saga, None, REST_MS);
+        let errands = Arc::<Errands>::clone(&self.errands);
+        let person = Workload::has_human(&plan).then_some(errands as Arc<dyn Person>);
+        let humans = person.is_some();
+        let workload = Workload::across(deployment, plan, saga, person, REST_MS);
+        if humans {
+            human_server(&shared, &workload);
+        }
         let (whole, over) = (Arc::clone(&workload), Arc::clone(self));
         let main: BoxFuture<'static, ()> = Box::pin(async move {
             whole.run().await;
@@ -159,12 +169,16 @@ impl Shared {
     /// The person's host.
     fn human_host(self: &Arc<Self>) -> impl Future<Output = turmoil::Result> + use<> {
         let executor = self.executor(HUMAN_LIFE);
+        let runtime: Arc<dyn Runtime> = Arc::<SimRuntime>::clone(executor.runtime());
+        let live = Human::new(Arc::clone(&runtime)).live(Arc::clone(&self.errands));
+        spawn(&runtime, "person", live).detach();
         self.host(executor)
     }
 
     /// The process died: what that leaves, before it starts again.
     fn bury(&self, ms: u64) {
         let life = self.life.fetch_add(1, Ordering::Relaxed);
+        self.errands.clear();
         let open = std::mem::take(&mut guard(&self.saga).open);
         for op in open {
             let stamp = Stamp { ms, life, actor: "harness".into() };
@@ -173,6 +187,29 @@ impl Shared {
         let left = crash_disk(&self.disk, &self.record, &self.confirmed);
         *guard(&self.recovered) = left;
     }
+}
+
+/// Serves the human-facing adapter, for as long as the runtime's process lives. Every connection
+/// has the services that are loaded when it begins.
+fn human_server(runtime: &Arc<dyn Runtime>, workload: &Arc<Workload>) {
+    let (here, workload) = (Arc::clone(runtime), Arc::clone(workload));
+    let accept = async move {
+        let Ok(listener) = TcpListener::bind(("0.0.0.0", HUMAN_PORT)).await else { return };
+        while let Ok((stream, _)) = listener.accept().await {
+            let deployment = workload.deployment();
+            let adapter = HumanAdapter::new(AdapterServices {
+                runtime: Arc::clone(&here),
+                agents: Arc::clone(&deployment.agents),
+                tasks: Arc::clone(&deployment.tasks),
+                control: deployment.control(),
+                store: Arc::clone(&deployment.store),
+            });
+            // A broken connection is the person's to report.
+            let serve = async move { drop(adapter.serve(stream).await) };
+            spawn(&here, "human connection", serve).detach();
+        }
+    };
+    spawn(runtime, "human server", accept).detach();
 }
 
 fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -196,6 +233,7 @@ pub fn run(plan: &Plan, lie: Option<Lie>, options: RunOptions) -> RunReport {
         current: Mutex::default(),
         scripts: Mutex::default(),
         breaks: Mutex::default(),
+        errands: Arc::default(),
         done: AtomicBool::new(false),
     });
     let mut sim = turmoil::Builder::new()
@@ -277,7 +315,7 @@ fn weathered(
 const GRACE: u64 = 400;
 
 /// Tasks of the runtime host that stay for as long as it does.
-const SERVERS: &[&str] = &["human server"];
+const SERVERS: &[&str] = &["human server", "human connection"];
 
 /// The tasks of the runtime host that are not finished, its servers aside.
 fn at_work(runtime: &SimRuntime) -> Vec<Arc<str>> {

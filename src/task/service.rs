@@ -13,6 +13,7 @@ use super::{
     TaskStart, WakePolicy,
 };
 use crate::channel::Latch;
+use crate::facts::Fact;
 use crate::ids::{ActivationId, OwnerId, SessionId, TaskId};
 use crate::points::Point;
 use crate::runtime::{BoxFuture, Runtime, contain_call, spawn};
@@ -84,6 +85,10 @@ impl Drop for Attachment {
             Attached::Watcher(key) => {
                 let mut watchers = service.watchers.lock();
                 let dropped = (watchers.listeners.remove(&key), watchers.writers.remove(&key));
+                if dropped.1.is_some() {
+                    let count = watchers.writers.len() as u64;
+                    service.runtime.fact(Fact::NoticesDetached { count });
+                }
                 drop(watchers);
                 drop(dropped);
             }
@@ -133,7 +138,10 @@ impl TaskService {
     /// Attaches the writer of notices. With several, the first attached writes; without one there
     /// are no notices. However many there are, a Task has at most one notice.
     pub fn attach_notices(&self, writer: Arc<dyn NoticeWriter>) -> Attachment {
-        self.watch(|key, watchers| drop(watchers.writers.insert(key, writer)))
+        self.watch(|key, watchers| {
+            watchers.writers.insert(key, writer);
+            self.runtime.fact(Fact::NoticesAttached { count: watchers.writers.len() as u64 });
+        })
     }
 
     fn watch(&self, insert: impl FnOnce(u64, &mut Watchers)) -> Attachment {

@@ -36,6 +36,7 @@ pub fn source() -> MessageSource {
 fn installed() -> Vec<Fact> {
     vec![
         Fact::SurfaceAttached { count: 1 },
+        Fact::NoticesAttached { count: 1 },
         Fact::TaskStarted {
             task: task(),
             kind: "subagent".to_owned(),

@@ -207,15 +207,15 @@ fn every_result_reaches_somebody(history: &History<'_>, finding: &mut Finding) {
     let mut settled: Vec<(usize, &TaskId, OwnerId)> = Vec::new();
     let mut counted: BTreeSet<&TaskId> = BTreeSet::new();
     let mut released: BTreeSet<&TaskId> = BTreeSet::new();
-    // Without a surface there is no notice writer, and nobody who could be told.
-    let (mut surfaces, mut over) = (0, false);
+    // Without a writer there are no notices, and nobody who could be told unasked.
+    let (mut writers, mut over) = (0, false);
     for (at, fact) in history.facts() {
         match fact {
-            Fact::SurfaceAttached { count } => surfaces = *count,
+            Fact::NoticesAttached { count } => writers = *count,
             // Whoever closes refuses notices, also of Tasks whose end is being told just now (P16).
-            Fact::SurfaceDetached { count } => {
-                surfaces = *count;
-                settled.retain(|(_, task, _)| surfaces > 0 || released.contains(task));
+            Fact::NoticesDetached { count } => {
+                writers = *count;
+                settled.retain(|(_, task, _)| writers > 0 || released.contains(task));
             }
             Fact::TasksClosing | Fact::ControlClosing => {
                 over = true;
@@ -241,7 +241,7 @@ fn every_result_reaches_somebody(history: &History<'_>, finding: &mut Finding) {
                 if *waiters > 0 {
                     counted.insert(task);
                 }
-                if surfaces > 0 && !over && !closing.contains(owner) {
+                if writers > 0 && !over && !closing.contains(owner) {
                     settled.push((at, task, *owner));
                 }
             }

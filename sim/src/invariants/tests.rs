@@ -244,8 +244,10 @@ fn i22_meets_a_refused_call_that_created_something() {
             crate::trace::Event::Note(Note::Asked { op: 1, operation: operation.clone() }),
         );
         if inside {
-            let fact = good_life().remove(1);
-            whole.push(actor(), crate::trace::Event::Fact(fact));
+            let mut facts = good_life().into_iter();
+            let started = facts.find(|fact| matches!(fact, Fact::TaskStarted { .. }));
+            let started = started.expect("a good life starts a Task");
+            whole.push(actor(), crate::trace::Event::Fact(started));
         }
         let answer = Answer::Refused { code: ErrorCode::InvalidInput };
         whole.push(actor(), crate::trace::Event::Note(Note::Answered { op: 1, answer }));

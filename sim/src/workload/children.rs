@@ -117,7 +117,7 @@ impl Workload {
         let text = format!("message {op}");
         if let Some(person) = self.person(by) {
             let (parent, owner) = (agent.id().clone(), agent.id().clone());
-            let answer = person.act(op, Target::Send { parent, child, text, give_up }).await;
+            let answer = person.act(Target::Send { parent, child, text, give_up }).await;
             if let Answer::Sent { route: RouteCode::Started, task } = &answer {
                 self.known().tasks.push((task.clone(), owner));
             }

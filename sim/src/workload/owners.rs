@@ -163,10 +163,10 @@ impl Workload {
 
     // --- Tasks --------------------------------------------------------------------------------
 
-    pub(super) async fn kill(&self, op: u64, task: u64, by: By) -> Answer {
+    pub(super) async fn kill(&self, task: u64, by: By) -> Answer {
         let Some((task, parent)) = self.task(task) else { return Answer::NoTarget };
         if let Some(person) = self.person(by) {
-            return person.act(op, Target::Kill { parent, task }).await;
+            return person.act(Target::Kill { parent, task }).await;
         }
         match self.tasks().kill(&task, Some(&parent), None).await {
             Ok(answer) => Answer::Killed { answer },
