@@ -34,13 +34,13 @@ fn a_sweep_passes_catches_its_canaries_and_says_what_it_tested() {
     let text = text(&output);
     assert!(output.status.success(), "{text}");
     for line in
-        ["plans             200", "canary caught: Flush", "canary caught: Dispose", "PASSED"]
+        ["plans             220", "canary caught: Flush", "canary caught: Dispose", "PASSED"]
     {
         assert!(text.contains(line), "{line:?} is missing in:\n{text}");
     }
     let json = sim(&["run", "--seeds", "0..50", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("it is JSON");
-    assert_eq!(json["tally"]["plans"], 50);
+    assert_eq!(json["tally"]["plans"], 55);
     assert_eq!(json["canaryCaught"], true);
 }
 
@@ -67,7 +67,7 @@ fn shards_of_two_processes_merge_to_the_whole() {
     let merged = sim(&["merge", &files[0], &files[1]]);
     assert!(merged.status.success());
     let text = text(&merged);
-    for line in ["steering          40 plans of seeds 40..80", "PASSED (80 plans)"] {
+    for line in ["steering          40 plans of seeds 40..80", "PASSED (88 plans)"] {
         assert!(text.contains(line), "{line:?} is missing in:\n{text}");
     }
     std::fs::write(&files[0], "{\"engine\":1}").expect("it writes");
