@@ -265,7 +265,26 @@ async fn a_runtime_without_the_lease_writes_nothing() {
     assert_eq!(error.code(), ErrorCode::LeaseHeld);
     assert_eq!(loser.inspect(&id("s")).await.expect("reading works").events, loaded.events);
     assert_eq!(shelf.files(), before);
+    assert_eq!((winner.fence(), loser.fence()), (Some(1), None));
     drop(loaded);
     winner.close().await.expect("nothing is live");
     assert_eq!(loser.flush(&session).await.expect("the lease is free"), 3);
+    assert_eq!((winner.fence(), loser.fence()), (None, Some(2)));
+}
+
+#[tokio::test]
+async fn a_lease_file_without_a_number_is_refused_and_left_as_it_is() {
+    let shelf = Shelf::new();
+    shelf.stored("s").await;
+    let file = shelf.root.path().join(".lease");
+    std::fs::write(&file, "somebody's notes").expect("a file");
+    let before = shelf.files();
+    let store = SessionStore::open_leased(Arc::clone(&shelf.runtime), shelf.disk.clone());
+    let error = store.load(&id("s")).await.expect_err("its numbers would start over");
+    assert!(matches!(error, StoreError::LeaseUnusable { .. }), "{error}");
+    assert_eq!(error.code(), ErrorCode::StoreFailed);
+    assert_eq!((shelf.files(), store.fence()), (before, None));
+    std::fs::write(&file, "").expect("a file");
+    drop(store.load(&id("s")).await.expect("an empty file never held a number"));
+    assert_eq!(store.fence(), Some(1));
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 use continuable::channel::Latch;
 use continuable::runtime::{BoxFuture, Runtime};
 use continuable::store::disk::{Disk, DiskOperation, DiskPath, Entry, EntryKind, Lease};
+use continuable::store::fence::{LEASE_READ_BYTES, NextFence};
 use continuable::sync::{Access, LockClass, Mutex, ObjectKind, touch};
 
 mod faults;
@@ -301,6 +302,24 @@ impl State {
         self.tree.write(file, offset, &bytes[..fits])?;
         outcome.map(|()| length.max(offset + fits as u64))
     }
+
+    /// Writes the next fencing number into the lease `file` and syncs it, as the real disk does.
+    fn next_fence(&mut self, file: &DiskPath, fault: Option<DiskFault>) -> io::Result<u64> {
+        match self.tree.create_file(file) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let contents = self.tree.content(file)?;
+        let next = NextFence::after(&contents[..contents.len().min(LEASE_READ_BYTES)])
+            .map_err(|unusable| io::Error::new(ErrorKind::InvalidData, unusable))?;
+        self.write(file, Some(next.offset), &next.line, fault)?;
+        self.tree.sync(file)?;
+        if next.is_first() {
+            touch(ObjectKind::Directory, file.parent().key(), Access::Write);
+            self.tree.sync_directory(&file.parent())?;
+        }
+        Ok(next.number)
+    }
 }
 
 impl Disk for SimDisk {
@@ -425,20 +444,17 @@ impl Disk for SimDisk {
     }
 
     fn lease<'a>(&'a self, file: &'a DiskPath) -> BoxFuture<'a, io::Result<Option<Lease>>> {
-        self.run(DiskOperation::Lease, file, |state, _| {
+        self.run(DiskOperation::Lease, file, |state, fault| {
             touch(ObjectKind::File, file.key(), Access::Write);
-            match state.tree.create_file(file) {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
             if state.leases.contains_key(file) {
                 return Ok(None);
             }
+            let fence = state.next_fence(file, fault)?;
             state.holders += 1;
             let holder = state.holders;
             state.leases.insert(file.clone(), holder);
             let (state, file) = (Arc::clone(&self.state), file.clone());
-            Ok(Some(Box::new(SimLease { state, file, holder }) as Lease))
+            Ok(Some(Lease::new(fence, SimLease { state, file, holder })))
         })
     }
 }

@@ -63,8 +63,25 @@ async fn conforms(disk: &dyn Disk) {
 
     let lease = disk.lease(&root.child("lease")).await.expect("an answer").expect("it is free");
     assert!(disk.lease(&root.child("lease")).await.expect("an answer").is_none());
+    assert_eq!(lease.fence(), 1);
     drop(lease);
-    assert!(disk.lease(&root.child("lease")).await.expect("an answer").is_some());
+    for fence in 2..12 {
+        let lease = disk.lease(&root.child("lease")).await.expect("an answer");
+        assert_eq!(lease.expect("it is free").fence(), fence);
+    }
+    let text = b"00000000000000000011\n00000000000000000010\n";
+    assert_eq!(disk.read(&root.child("lease"), 0, 99).await.expect("a file"), text);
+    for (contents, unusable) in [("", false), ("hello", true), ("0000\0", false)] {
+        let other = root.child("other");
+        drop(disk.remove(&other).await);
+        disk.write_new(&other, contents.as_bytes().to_vec()).await.expect("a file");
+        match disk.lease(&other).await.map_err(kind) {
+            Ok(lease) => assert_eq!((lease.expect("it is free").fence(), unusable), (1, false)),
+            Err(error) => assert_eq!((error, unusable), (ErrorKind::InvalidData, true)),
+        }
+        let left = disk.read(&other, 0, 99).await.expect("a file");
+        assert_eq!(left == contents.as_bytes(), unusable, "nothing is written over {contents:?}");
+    }
     for directory in [&directory, &root] {
         disk.sync_directory(directory).await.expect("a directory");
     }

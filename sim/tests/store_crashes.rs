@@ -271,3 +271,40 @@ async fn a_disk_that_is_full_tears_an_append_and_the_store_takes_it_back() {
     disk.set_capacity(None);
     assert_eq!(store.flush(&session).await.expect("there is room"), 6);
 }
+
+/// Takes the lease of the store on `disk` with a first write, and says its fencing number.
+async fn fence_of(disk: &SimDisk, session: &str) -> Result<u64, StoreError> {
+    let store = SessionStore::open_leased(runtime(), Arc::new(disk.clone()));
+    let header = SessionHeader::new(SessionId::new(session), 0);
+    let session = Session::new(runtime(), header, None, None).expect("fresh");
+    store.attach(&session, None).expect("the id is free");
+    session.append(turn(1)).expect("a turn");
+    store.flush(&session).await?;
+    Ok(store.fence().expect("it wrote, so it has the lease"))
+}
+
+#[tokio::test]
+async fn fencing_numbers_rise_over_acquisitions_and_over_crashes() {
+    let disk = SimDisk::new();
+    let mut last = 0;
+    for round in 0..60_u64 {
+        if round % 3 == 1 {
+            // The machine stops while the number is being written.
+            let torn = DiskFault::Torn { keep: round % 22, error: DiskError::Io };
+            let rule = FaultRule::once(DiskOperation::Lease, torn);
+            disk.set_faults(Arc::new(FaultRules::new([rule])));
+            fence_of(&disk, &format!("torn-{round}")).await.expect_err("the number is not there");
+            disk.heal();
+        }
+        match round % 4 {
+            0 => disk.crash(&mut LoseUnsynced),
+            1 => disk.crash(&mut LoseNothing),
+            2 => disk.crash(&mut Lcg(round)),
+            _ => {}
+        }
+        let fence = fence_of(&disk, &format!("s-{round}")).await.expect("the lease is free");
+        assert!(fence > last, "round {round}: {fence} after {last}");
+        last = fence;
+    }
+    assert!(last >= 60, "every acquisition counts");
+}

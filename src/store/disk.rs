@@ -176,7 +176,33 @@ impl DiskOperation {
 }
 
 /// The right to be the only one who writes, until it is dropped or its process ends.
-pub type Lease = Box<dyn Any + Send + Sync>;
+pub struct Lease {
+    fence: u64,
+    /// Gives the lease back when dropped.
+    _guard: Box<dyn Any + Send + Sync>,
+}
+
+impl Lease {
+    /// The lease with the number `fence`, held for as long as `guard` lives.
+    pub fn new(fence: u64, guard: impl Any + Send + Sync) -> Self {
+        Self { fence, _guard: Box::new(guard) }
+    }
+
+    /// The fencing number of this acquisition: higher than that of every earlier one of the same
+    /// lease file, across processes and crashes, because it was durable in the file before the
+    /// lease was granted. Not necessarily higher by one. Whoever guards something else that the
+    /// holder writes can refuse a number below the highest it saw, and so a holder that was
+    /// overtaken without knowing it (contract P15).
+    pub fn fence(&self) -> u64 {
+        self.fence
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("fence", &self.fence).finish_non_exhaustive()
+    }
+}
 
 /// A disk. Operations are atomic with regard to each other but not to crashes; a failed write may
 /// have written any prefix of its bytes.
@@ -230,11 +256,13 @@ pub trait Disk: fmt::Debug + Send + Sync + 'static {
     /// Takes the name `file` away.
     fn remove<'a>(&'a self, file: &'a DiskPath) -> BoxFuture<'a, io::Result<()>>;
 
-    /// Makes the names in `directory` durable.
+    /// Makes the names in `directory` durable; for the root, its own name too.
     fn sync_directory<'a>(&'a self, directory: &'a DiskPath) -> BoxFuture<'a, io::Result<()>>;
 
-    /// Takes the lease that `file` stands for, making it if it is not there; `None` if somebody
-    /// else has it.
+    /// Takes the lease that `file` stands for, making it if it is not there, and makes its fencing
+    /// number durable there ([`super::fence`]); `None`, and nothing written, if somebody else has
+    /// it. [`io::ErrorKind::InvalidData`] around a [`super::fence::FenceError`], and nothing
+    /// written, if the file has no next number.
     fn lease<'a>(&'a self, file: &'a DiskPath) -> BoxFuture<'a, io::Result<Option<Lease>>>;
 }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::disk::{DiskOperation, DiskPath};
+use super::fence::FenceError;
 use super::path::PathError;
 use crate::error::ErrorCode;
 use crate::ids::SessionId;
@@ -91,6 +92,14 @@ pub enum StoreError {
     /// Another runtime has the store's lease (contract P15). Nothing was written.
     #[error("another runtime holds the lease of this store")]
     LeaseHeld,
+    /// The lease file has no next fencing number. Nothing was written.
+    #[error("the lease file {file} cannot be used: {source}")]
+    LeaseUnusable {
+        /// The lease file.
+        file: DiskPath,
+        /// What is wrong with it.
+        source: FenceError,
+    },
     /// Another session of that id is live, or stored with other content.
     #[error("session {id} exists already: {what}")]
     Collision {
@@ -175,7 +184,9 @@ impl StoreError {
             Self::OpenTurn { .. } => ErrorCode::OpenTurn,
             Self::NotAttached { .. } => ErrorCode::SessionNotLive,
             Self::Sequence { .. } => ErrorCode::InvalidInput,
-            Self::Disk(_) | Self::Rollback { .. } => ErrorCode::StoreFailed,
+            Self::Disk(_) | Self::Rollback { .. } | Self::LeaseUnusable { .. } => {
+                ErrorCode::StoreFailed
+            }
             Self::Cancelled { .. } => ErrorCode::Cancelled,
             Self::Closing => ErrorCode::Closing,
             Self::Stopped { .. } => ErrorCode::Panicked,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::disk::{Disk, DiskOperation, DiskPath, Entry, EntryKind, Lease};
 use super::error::{DiskFailure, StoreError};
+use super::fence::FenceError;
 use super::jsonl::{self, DecodedLog, LogError};
 use super::path::{COMPRESSED_LOG_FILE, LEASE_FILE, LOG_FILE, SessionPlace, session_directory};
 use crate::ids::SessionId;
@@ -43,6 +44,12 @@ fn failure(operation: DiskOperation, path: &DiskPath, source: io::Error) -> Stor
 /// Whether a disk operation failed in that way.
 pub(super) fn failed_as(error: &StoreError, kind: ErrorKind) -> bool {
     matches!(error, StoreError::Disk(failure) if failure.source.kind() == kind)
+}
+
+/// What the disk said about the fencing numbers of a lease file, if that is why it failed.
+fn fence_error(error: &StoreError) -> Option<FenceError> {
+    let StoreError::Disk(failure) = error else { return None };
+    failure.source.get_ref()?.downcast_ref().copied()
 }
 
 fn log_error(file: &DiskPath, error: LogError) -> StoreError {
@@ -118,7 +125,11 @@ impl Files {
         let file = DiskPath::root().child(LEASE_FILE);
         self.create_directory(&DiskPath::root()).await?;
         let call = self.disk.lease(&file);
-        let taken = self.run(Point::StoreLease, DiskOperation::Lease, &file, call).await?;
+        let taken = self.run(Point::StoreLease, DiskOperation::Lease, &file, call).await;
+        let taken = taken.map_err(|error| match fence_error(&error) {
+            Some(source) => StoreError::LeaseUnusable { file: file.clone(), source },
+            None => error,
+        })?;
         taken.ok_or(StoreError::LeaseHeld)
     }
 

@@ -1,7 +1,7 @@
 //! Durable session logs (fact-sheet 2.8 to 2.10; contract P5, P6, P12, P13, P15).
 //!
 //! Reading order: [`disk`] (what a disk can do), [`path`] (where a log lives), [`jsonl`] (its
-//! bytes), `files` (operations with points and named errors), `writer` (one file: add, confirm),
+//! bytes), [`fence`] (those of the lease file), `files` (operations with points and named errors), `writer` (one file: add, confirm),
 //! `table` (who owns which id), then [`SessionStore`]: the verbs, here and in `load`.
 //!
 //! All operations on one id take turns, first in, first out. What writes runs in runtime-owned
@@ -11,6 +11,7 @@
 
 pub mod path;
 pub mod disk;
+pub mod fence;
 pub mod std_disk;
 pub mod jsonl;
 mod error;
@@ -114,6 +115,13 @@ impl SessionStore {
     ) -> Arc<Self> {
         let table = Mutex::new(LockClass::Leaf, Table::default());
         Arc::new(Self { files: Files::new(runtime, disk), table, leasing })
+    }
+
+    /// The fencing number of this store's lease, from the lease file: higher than that of every
+    /// store that had the lease before ([`disk::Lease::fence`]). `None` without a lease, before the
+    /// first write took it, and after it was given back.
+    pub fn fence(&self) -> Option<u64> {
+        self.table.lock().fence()
     }
 
     /// Takes the lease, if this store has one and not taken it yet.

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::disk::{Disk, DiskPath, Entry, EntryKind, Lease, is_plain_name};
+use super::fence::{LEASE_READ_BYTES, NextFence};
 use crate::runtime::BoxFuture;
 
 /// A directory of the operating system.
@@ -109,12 +110,61 @@ fn length(file: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-fn create_directory(directory: &Path, with_parents: bool) -> io::Result<bool> {
-    match private_directory().recursive(with_parents).create(directory) {
+fn create_directory(directory: &Path) -> io::Result<bool> {
+    match private_directory().create(directory) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::AlreadyExists && directory.is_dir() => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Makes the root with its parents, and every new name durable: nobody else knows the places above
+/// the root, so nobody else can sync them.
+fn create_root(root: &Path) -> io::Result<bool> {
+    let missing = missing_directories(root);
+    if let Some(outermost) = missing.first() {
+        sync_found_name(parent_of(outermost))?;
+    }
+    for directory in &missing {
+        create_directory(directory)?;
+        sync_name(directory)?;
+    }
+    Ok(!missing.is_empty())
+}
+
+/// The directories on the way to `root`, itself included, that are not there, the outermost first.
+fn missing_directories(root: &Path) -> Vec<&Path> {
+    let ancestors = root.ancestors().filter(|path| !path.as_os_str().is_empty());
+    let mut missing: Vec<_> = ancestors.take_while(|path| !path.is_dir()).collect();
+    missing.reverse();
+    missing
+}
+
+/// The directory `path` is in; that of a relative path's first component is the current one.
+fn parent_of(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
+/// Makes the name `path` durable.
+fn sync_name(path: &Path) -> io::Result<()> {
+    File::open(parent_of(path))?.sync_all()
+}
+
+/// Makes the name of a directory durable that was there already: whoever made it may have been
+/// killed before syncing it.
+fn sync_found_name(directory: &Path) -> io::Result<()> {
+    match sync_name(directory) {
+        // Nobody who may not read the parent made it as this disk does.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
+        synced => synced,
+    }
+}
+
+/// Makes the names in the root durable, and the root's own.
+fn sync_root(root: &Path) -> io::Result<()> {
+    File::open(root)?.sync_all()?;
+    sync_found_name(root)
 }
 
 fn append(file: &Path, bytes: &[u8]) -> io::Result<u64> {
@@ -124,14 +174,28 @@ fn append(file: &Path, bytes: &[u8]) -> io::Result<u64> {
     Ok(file.metadata()?.len())
 }
 
-/// An advisory lock on the file: the operating system gives it back when the process ends.
-fn lease(file: &Path) -> io::Result<Option<Lease>> {
-    let file = private_file().write(true).create(true).truncate(false).open(file)?;
+/// An advisory lock on the file: the operating system gives it back when the process ends. The
+/// fencing number is read and written under the lock, so no two holders share one.
+fn lease(path: &Path) -> io::Result<Option<Lease>> {
+    let mut options = private_file();
+    let mut file = options.read(true).write(true).create(true).truncate(false).open(path)?;
     match file.try_lock() {
-        Ok(()) => Ok(Some(Box::new(file))),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(error),
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(error)) => return Err(error),
     }
+    let mut contents = Vec::new();
+    (&file).take(LEASE_READ_BYTES as u64).read_to_end(&mut contents)?;
+    let next = NextFence::after(&contents)
+        .map_err(|unusable| io::Error::new(ErrorKind::InvalidData, unusable))?;
+    file.seek(SeekFrom::Start(next.offset))?;
+    file.write_all(&next.line)?;
+    file.sync_all()?;
+    if next.is_first() {
+        // A lease file that a power cut takes away would start over.
+        sync_name(path)?;
+    }
+    Ok(Some(Lease::new(next.number, file)))
 }
 
 impl Disk for StdDisk {
@@ -160,7 +224,8 @@ impl Disk for StdDisk {
 
     fn create_directory<'a>(&'a self, directory: &'a DiskPath) -> BoxFuture<'a, io::Result<bool>> {
         let is_root = *directory == DiskPath::root();
-        self.blocking(directory, move |path| create_directory(&path, is_root))
+        let create = if is_root { create_root } else { create_directory };
+        self.blocking(directory, move |path| create(&path))
     }
 
     fn write_new<'a>(
@@ -208,7 +273,11 @@ impl Disk for StdDisk {
     }
 
     fn sync_directory<'a>(&'a self, directory: &'a DiskPath) -> BoxFuture<'a, io::Result<()>> {
-        self.blocking(directory, |path| File::open(path)?.sync_all())
+        let is_root = *directory == DiskPath::root();
+        self.blocking(directory, move |path| match is_root {
+            true => sync_root(&path),
+            false => File::open(path)?.sync_all(),
+        })
     }
 
     fn lease<'a>(&'a self, file: &'a DiskPath) -> BoxFuture<'a, io::Result<Option<Lease>>> {
@@ -250,5 +319,41 @@ mod tests {
         assert!(!outside.path().join("f").exists());
         let listed = disk.list(&DiskPath::root()).await.expect("the root");
         assert_eq!(listed[0].kind, EntryKind::Other);
+    }
+
+    #[tokio::test]
+    async fn a_new_root_is_made_from_the_outside_in() {
+        let outside = tempfile::tempdir().expect("a temporary directory");
+        let root = outside.path().join("a").join("b").join("c");
+        let names = |root: &Path| {
+            let missing = missing_directories(root).into_iter();
+            missing.map(|path| path.file_name().expect("it has one").to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&root), ["a", "b", "c"]);
+        let disk = StdDisk::new(&root);
+        assert!(disk.create_directory(&DiskPath::root()).await.expect("the root"));
+        assert!(!disk.create_directory(&DiskPath::root()).await.expect("it is there"));
+        assert_eq!(names(&root), [""; 0]);
+        disk.sync_directory(&DiskPath::root()).await.expect("the root and its name");
+        assert_eq!(names(Path::new("no-such/relative")), ["no-such", "relative"]);
+        assert_eq!(parent_of(Path::new("no-such")), Path::new("."));
+        fs::write(outside.path().join("file"), b"").expect("a file");
+        let below = StdDisk::new(outside.path().join("file").join("root"));
+        below.create_directory(&DiskPath::root()).await.expect_err("a file is in the way");
+    }
+
+    #[tokio::test]
+    async fn the_lease_file_keeps_the_fencing_number_as_text() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let (disk, other) = (StdDisk::new(root.path()), StdDisk::new(root.path()));
+        let file = DiskPath::root().child("lease");
+        let text = || fs::read_to_string(root.path().join("lease")).expect("it is text");
+        let first = disk.lease(&file).await.expect("it works").expect("it is free");
+        assert_eq!((first.fence(), text().as_str()), (1, "00000000000000000001\n"));
+        assert!(other.lease(&file).await.expect("it works").is_none());
+        assert_eq!(text(), "00000000000000000001\n", "the loser wrote nothing");
+        drop(first);
+        let second = other.lease(&file).await.expect("it works").expect("it is free");
+        assert_eq!((second.fence(), text().lines().nth(1)), (2, Some("00000000000000000002")));
     }
 }

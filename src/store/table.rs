@@ -130,6 +130,11 @@ impl Table {
         self.lease.is_some()
     }
 
+    /// The fencing number of the lease.
+    pub(super) fn fence(&self) -> Option<u64> {
+        self.lease.as_ref().map(Lease::fence)
+    }
+
     /// Keeps the lease, or gives it back.
     pub(super) fn set_lease(&mut self, lease: Option<Lease>) -> Option<Lease> {
         std::mem::replace(&mut self.lease, lease)
