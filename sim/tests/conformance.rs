@@ -61,6 +61,15 @@ async fn conforms(disk: &dyn Disk) {
     assert_eq!(disk.list(&directory).await.expect("it"), [entry("g", EntryKind::File)]);
     disk.sync(&other).await.expect("a file");
 
+    leases_conform(disk).await;
+    for directory in [&directory, &root] {
+        disk.sync_directory(directory).await.expect("a directory");
+    }
+}
+
+async fn leases_conform(disk: &dyn Disk) {
+    let root = DiskPath::root();
+    let kind = |error: std::io::Error| error.kind();
     let lease = disk.lease(&root.child("lease")).await.expect("an answer").expect("it is free");
     assert!(disk.lease(&root.child("lease")).await.expect("an answer").is_none());
     assert_eq!(lease.fence(), 1);
@@ -81,9 +90,6 @@ async fn conforms(disk: &dyn Disk) {
         }
         let left = disk.read(&other, 0, 99).await.expect("a file");
         assert_eq!(left == contents.as_bytes(), unusable, "nothing is written over {contents:?}");
-    }
-    for directory in [&directory, &root] {
-        disk.sync_directory(directory).await.expect("a directory");
     }
 }
 
