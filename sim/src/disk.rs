@@ -23,9 +23,11 @@ use continuable::store::fence::{LEASE_READ_BYTES, NextFence};
 use continuable::sync::{Access, LockClass, Mutex, ObjectKind, touch};
 
 mod faults;
+mod record;
 mod tree;
 
 pub use faults::{DiskError, DiskFault, DiskFaults, FaultRule, FaultRules};
+pub use record::{Recorded, RecordingDisk};
 pub use tree::{CrashChoices, CrashQuestion, LoseNothing, LoseUnsynced};
 
 use tree::Tree;
@@ -184,6 +186,12 @@ impl SimDisk {
     /// One file as it would be after losing everything that is not durable.
     pub fn durable_file(&self, file: &DiskPath) -> Option<Vec<u8>> {
         self.state.lock().tree.durable(file).map(<[u8]>::to_vec)
+    }
+
+    /// Whether a crash could lose bytes of the file, or names in the directory, at `place`; false if
+    /// nothing is there.
+    pub fn has_pending(&self, place: &DiskPath) -> bool {
+        self.state.lock().tree.has_pending(place)
     }
 
     /// Somebody else writes `bytes` as the whole content of `file`, durably.

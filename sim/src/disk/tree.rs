@@ -336,6 +336,14 @@ impl Tree {
         }
     }
 
+    /// Whether the node at `path` has changes that are not durable.
+    pub(super) fn has_pending(&self, path: &DiskPath) -> bool {
+        self.find(path).is_ok_and(|node| match &self.nodes[&node] {
+            Node::File(file) => !file.pending.is_empty(),
+            Node::Directory(directory) => !directory.pending.is_empty(),
+        })
+    }
+
     pub(super) fn plant(&mut self, path: &DiskPath, bytes: &[u8]) {
         let mut place = DiskPath::root();
         let names: Vec<_> = path.components().collect();
