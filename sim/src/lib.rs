@@ -28,9 +28,9 @@
 //! 4. [`probe`]: right after a step that claims something about a log or the disk, both are read.
 //! 5. Rest: faults heal, what is still under way ends or is stopped, every service closes. The run is
 //!    over when nothing is ready and no timer is set.
-//! 6. [`invariants`]: the trace is judged; [`tally`] adds up, [`report`] prints, [`cli`] exits.
+//! 6. [`invariants`]: the trace is judged, the answers by the reference model of [`oracle`]; [`tally`] adds up, [`report`] prints, [`cli`] exits.
 //!
-//! *Architecture invariant:* `trace` and `invariants` never name an engine, so that one check judges
+//! *Architecture invariant:* `trace`, `oracle` and `invariants` never name an engine, so that one check judges
 //! every engine, saved traces, and logs from elsewhere.
 //!
 //! *Architecture invariant:* only [`cli`] has threads and a wall clock: it deals seeds to threads, one
@@ -48,6 +48,7 @@ pub mod model_server;
 pub mod workload;
 pub mod probe;
 pub mod trace;
+pub mod oracle;
 pub mod invariants;
 pub mod run;
 pub mod world;

@@ -63,8 +63,8 @@ const FENCES: &[(&str, &[&str])] = &[
 /// engine, saved traces, and logs from elsewhere.
 const SIM_FENCES: &[(&str, &[&str])] = &[
     ("trace", &["plan"]),
-    ("invariants", &["trace", "plan"]),
-    ("oracle", &["trace", "plan", "workload"]),
+    ("invariants", &["trace", "plan", "oracle"]),
+    ("oracle", &["trace", "plan"]),
 ];
 
 /// What those modules may name of the library, beside its words.
