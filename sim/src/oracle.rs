@@ -312,6 +312,36 @@ impl<'a> Life<'a> {
                 }
                 Some(())
             }
+            Operation::Send { .. } | Operation::SendOdd { .. } | Operation::SendBadly { .. } => {
+                self.decide_send(pending)
+            }
+            Operation::Kill { .. } | Operation::Wait { .. } | Operation::Read { .. } => {
+                self.decide_task(pending)
+            }
+            Operation::List { parent } => {
+                let place = place(parent, self.parents.len())?;
+                let count = self.model.listed(&self.parents[place].session);
+                pending.answer(Answer::Listed { count });
+                Some(())
+            }
+            Operation::Prompt { parent } => {
+                let place = place(parent, self.parents.len())?;
+                for agent in &self.parents[place].agents {
+                    if self.model.is_mute(*agent) {
+                        pending.refuse(ErrorCode::OwnerUnavailable);
+                    } else {
+                        pending.answer(Answer::Done);
+                    }
+                }
+                Some(())
+            }
+            other => self.decide_behind(pending, &other),
+        }
+    }
+
+    /// The sends, of a parent and of a person.
+    fn decide_send(&self, pending: &mut Pending) -> Option<()> {
+        match pending.operation.clone() {
             Operation::Send { parent, child, by, .. } => {
                 let place = place(parent, self.parents.len())?;
                 let child = self.child(child)?;
@@ -344,6 +374,13 @@ impl<'a> Life<'a> {
                 }
                 Some(())
             }
+            _ => None,
+        }
+    }
+
+    /// Operations on the k-th newest Task.
+    fn decide_task(&self, pending: &mut Pending) -> Option<()> {
+        match pending.operation.clone() {
             Operation::Kill { task, by } => {
                 let (task, parent) = self.task(task)?;
                 if by == By::Human {
@@ -376,24 +413,7 @@ impl<'a> Life<'a> {
                 }
                 Some(())
             }
-            Operation::List { parent } => {
-                let place = place(parent, self.parents.len())?;
-                let count = self.model.listed(&self.parents[place].session);
-                pending.answer(Answer::Listed { count });
-                Some(())
-            }
-            Operation::Prompt { parent } => {
-                let place = place(parent, self.parents.len())?;
-                for agent in &self.parents[place].agents {
-                    if self.model.is_mute(*agent) {
-                        pending.refuse(ErrorCode::OwnerUnavailable);
-                    } else {
-                        pending.answer(Answer::Done);
-                    }
-                }
-                Some(())
-            }
-            other => self.decide_behind(pending, &other),
+            _ => None,
         }
     }
 
