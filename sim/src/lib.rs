@@ -57,6 +57,7 @@ pub mod tally;
 pub mod report;
 pub mod replay;
 pub mod shrink;
+pub mod fuzz;
 pub mod determinism;
 pub mod sweep;
 pub mod cli;
