@@ -7,8 +7,9 @@
 //! | 9 and on | the answers of the choices, one each; those that run out are 0, the quiet one |
 //!
 //! Every byte string is a run, and bytes that are missing are zeros, so that a fuzzer's mutations
-//! are never lost on a format. An input is for today, as a seed is: tomorrow's generator draws
-//! another plan of it. What one of them breaks is kept as a [`Bundle`].
+//! are never lost on a format. An answer wider than its choice wraps around. An input is for today,
+//! as a seed is: tomorrow's generator draws another plan of it. What one of them breaks is kept as a
+//! [`Bundle`].
 
 use continuable::points::Point;
 

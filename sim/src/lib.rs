@@ -10,6 +10,7 @@
 //! |---|---|
 //! | which task runs next | [`explore::Choices`], asked by the [`explore::Executor`] when two or more are ready |
 //! | faults, injected values | the plan, or [`explore::Choices`] through [`explore::SimRuntime::choose`] |
+//! | a fuzzer's bytes | [`fuzz`]: engine, suite and seed of the plan, then one answer of [`explore::Choices`] a byte |
 //! | time | [`explore::SimRuntime`]: a virtual clock that jumps to the next timer when nothing is ready |
 //! | ids | a stream per task, seeded by the plan; a task is named by its spawner and ordinal |
 //! | storage | [`disk::SimDisk`] and the plan's faults |
