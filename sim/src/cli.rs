@@ -22,7 +22,7 @@ mod failure;
 mod seeds;
 mod single;
 
-/// The exit code of a sweep that missed a canary: it says nothing.
+/// The exit code of a sweep that missed a canary, or that a shard is missing of: it says nothing.
 const EXIT_VOID: u8 = 3;
 /// The exit code of arguments that cannot be used.
 const EXIT_ARGUMENTS: u8 = 2;
@@ -41,8 +41,8 @@ struct Arguments {
     command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 passed, 2 bad arguments, 3 a canary lived (the sweep is \
-                          void), 4 a large sweep met some danger, point or fault never (it is \
+const EXIT_CODES: &str = "Exit codes: 0 passed, 2 bad arguments, 3 a canary lived or a shard is \
+                          missing (the sweep is void), 4 a large sweep met some danger, point or fault never (it is \
                           vacuous), 127 a panic of ours, 128 something never came to rest, 129 an \
                           invariant was broken, 130 two runs of one plan differ.";
 
@@ -222,6 +222,7 @@ fn exit_code(summary: &Summary) -> ExitCode {
     }
     match summary.tally.worst() {
         Some(class) => ExitCode::from(class.exit_code()),
+        None if !summary.gaps().is_empty() => ExitCode::from(EXIT_VOID),
         None if summary.vacuous() => ExitCode::from(EXIT_VACUOUS),
         None => ExitCode::SUCCESS,
     }

@@ -1,5 +1,6 @@
 //! The terminal summary of a sweep, and its JSON form.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -42,6 +43,8 @@ pub struct Part {
     pub suite: Suite,
     /// The first seed and the one after the last.
     pub seeds: (u64, u64),
+    /// The same of all shards together; its own seeds if it is no shard.
+    pub whole: (u64, u64),
     /// The sum of the runs.
     pub tally: Tally,
     /// Each lie and how it fared.
@@ -61,6 +64,8 @@ pub struct Summary {
     pub parts: Vec<Part>,
     /// The sum of all runs.
     pub tally: Tally,
+    /// Whether it is the sum of shards, which must be all there.
+    pub merged: bool,
 }
 
 impl Summary {
@@ -80,6 +85,37 @@ impl Summary {
     /// green tests less than it says.
     pub fn vacuous(&self) -> bool {
         !self.missed().is_empty()
+    }
+
+    /// What keeps merged shards from being whole sweeps: the seeds that none ran, since the shard is
+    /// missing, and those that two ran.
+    pub fn gaps(&self) -> Vec<String> {
+        if !self.merged {
+            return Vec::new();
+        }
+        let mut sweeps: BTreeMap<_, Vec<(u64, u64)>> = BTreeMap::new();
+        for Part { engine, suite, whole, seeds, .. } in &self.parts {
+            sweeps.entry((*engine, *suite, *whole)).or_default().push(*seeds);
+        }
+        let mut gaps = Vec::new();
+        for ((engine, suite, (first, end)), mut parts) in sweeps {
+            // Where there are more shards than seeds, some are empty.
+            parts.retain(|(start, stop)| start < stop);
+            parts.sort_unstable();
+            let mut next = first;
+            for (start, stop) in parts.into_iter().chain([(end, end)]) {
+                let (low, high, times) = match start.cmp(&next) {
+                    Ordering::Greater => (next, start, "in no part"),
+                    Ordering::Less => (start, next.min(stop), "in two parts"),
+                    Ordering::Equal => (next, next, ""),
+                };
+                if low < high {
+                    gaps.push(format!("seeds {low}..{high} of {suite} on {engine} ran {times}"));
+                }
+                next = next.max(stop);
+            }
+        }
+        gaps
     }
 
     /// How many plans of each suite ran on `engine`.
@@ -206,6 +242,9 @@ impl Summary {
     }
 
     fn warnings(&self, text: &mut String) {
+        for gap in self.gaps() {
+            let _ = writeln!(text, "INCOMPLETE: {gap}");
+        }
         for missed in self.missed() {
             let _ = writeln!(text, "{missed}");
         }
@@ -241,7 +280,9 @@ impl Summary {
             }
         }
         let tally = &self.tally;
-        let _ = if self.vacuous() && tally.failed == 0 {
+        let _ = if tally.failed == 0 && !self.gaps().is_empty() {
+            writeln!(text, "INCOMPLETE ({} plans are not the whole sweep)", tally.plans)
+        } else if self.vacuous() && tally.failed == 0 {
             writeln!(text, "VACUOUS ({} plans met too little: see \"never met\")", tally.plans)
         } else if tally.failed == 0 {
             writeln!(text, "PASSED ({} plans)", tally.plans)
@@ -263,6 +304,7 @@ impl Summary {
             .collect();
         json!({
             "canaryCaught": self.canary_caught(),
+            "gaps": self.gaps(),
             "missed": self.missed(),
             "points": points,
             "seconds": self.seconds(),

@@ -74,8 +74,9 @@ pub(super) fn run(arguments: &RunArguments) -> ExitCode {
     for suite in suites {
         for engine in engines {
             let seeds = if arguments.engine.is_none() { engine.share(&all) } else { all.clone() };
-            let seeds = arguments.shard.map_or(seeds.clone(), |shard| shard.part(&seeds));
-            batches.push(Batch { engine: *engine, suite: *suite, seeds });
+            let (whole, shard) = (seeds.clone(), arguments.shard);
+            let seeds = shard.map_or(seeds, |shard| shard.part(&whole));
+            batches.push(Batch { engine: *engine, suite: *suite, seeds, whole });
         }
     }
     let summary = run_batches(&batches, jobs, limit);
@@ -92,7 +93,7 @@ pub(super) fn run(arguments: &RunArguments) -> ExitCode {
 
 /// Adds up what shards printed.
 pub(super) fn merge(files: &[PathBuf]) -> ExitCode {
-    let mut summary = Summary::default();
+    let mut summary = Summary { merged: true, ..Summary::default() };
     for file in files {
         if let Err(error) = read_lines(file, &mut summary) {
             return unusable(&error);
@@ -134,6 +135,8 @@ pub(super) struct Batch {
     pub suite: Suite,
     /// The seeds.
     pub seeds: Range<u64>,
+    /// The seeds of all shards together.
+    pub whole: Range<u64>,
 }
 
 fn run_batches(batches: &[Batch], jobs: usize, limit: Option<Duration>) -> Summary {
@@ -151,7 +154,7 @@ fn run_batches(batches: &[Batch], jobs: usize, limit: Option<Duration>) -> Summa
 /// Runs one batch on `jobs` threads.
 pub(super) fn run_batch(batch: &Batch, jobs: usize, until: Option<Instant>) -> Part {
     let began = Instant::now();
-    let Batch { engine, suite, seeds } = batch;
+    let Batch { engine, suite, seeds, whole } = batch;
     let lies = Lie::ALL.iter();
     let canaries = lies.map(|lie| (*lie, canary(*lie, *engine, *suite, seeds.start))).collect();
     let next = AtomicU64::new(seeds.start);
@@ -184,6 +187,7 @@ pub(super) fn run_batch(batch: &Batch, jobs: usize, until: Option<Instant>) -> P
         engine: *engine,
         suite: *suite,
         seeds: (seeds.start, seeds.end),
+        whole: (whole.start, whole.end),
         tally,
         canaries,
         seconds: began.elapsed().as_secs_f64(),
@@ -261,7 +265,8 @@ mod tests {
     use super::*;
 
     fn batch(seeds: Range<u64>) -> Batch {
-        Batch { engine: Engine::Explore, suite: Suite::Everything, seeds }
+        let (engine, suite, whole) = (Engine::Explore, Suite::Everything, seeds.clone());
+        Batch { engine, suite, seeds, whole }
     }
 
     #[test]
@@ -286,15 +291,41 @@ mod tests {
     fn merged_shards_are_the_whole() {
         let mut whole = Summary::default();
         whole.add(run_batch(&batch(0..90), 1, None));
-        let mut merged = Summary::default();
+        let mut merged = Summary { merged: true, ..Summary::default() };
         for index in 0..3 {
             let seeds = Shard { index, count: 3 }.part(&(0..90));
-            let line = serde_json::to_string(&run_batch(&batch(seeds), 1, None));
+            let shard = Batch { whole: 0..90, ..batch(seeds) };
+            let line = serde_json::to_string(&run_batch(&shard, 1, None));
             let line = line.expect("plain data");
             merged.add(serde_json::from_str(&line).expect("it parses back"));
         }
         let plain = |summary: &Summary| serde_json::to_value(&summary.tally).expect("plain data");
         assert_eq!(plain(&merged), plain(&whole));
+        assert_eq!(merged.gaps(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_sum_knows_which_shards_are_missing_or_twice_in_it() {
+        let part = run_batch(&Batch { whole: 0..5, ..batch(0..1) }, 1, None);
+        let gaps = |shards: &[(u64, u64)]| {
+            let mut summary = Summary { merged: true, ..Summary::default() };
+            shards.iter().for_each(|seeds| summary.add(Part { seeds: *seeds, ..part.clone() }));
+            summary.gaps()
+        };
+        assert!(gaps(&[(2, 5), (0, 2)]).is_empty());
+        // Eight shards of five seeds.
+        let part_of = |index| Shard { index, count: 8 }.part(&(0..5));
+        let eight: Vec<_> = (0..8).map(part_of).map(|seeds| (seeds.start, seeds.end)).collect();
+        assert!(gaps(&eight).is_empty(), "{eight:?}");
+        assert_eq!(gaps(&[(0, 2)]), ["seeds 2..5 of everything on explore ran in no part"]);
+        assert_eq!(gaps(&[(2, 5)]), ["seeds 0..2 of everything on explore ran in no part"]);
+        assert_eq!(
+            gaps(&[(4, 5), (0, 3), (1, 2)]),
+            [
+                "seeds 1..2 of everything on explore ran in two parts",
+                "seeds 3..4 of everything on explore ran in no part"
+            ]
+        );
     }
 
     #[test]
