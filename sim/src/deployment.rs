@@ -80,6 +80,8 @@ pub struct Deployment {
     pub ground: Ground,
     /// The store on the disk.
     pub store: Arc<SessionStore>,
+    /// Whether it takes its lease.
+    pub leased: bool,
     /// The agents.
     pub agents: Arc<AgentHost>,
     /// The Tasks.
@@ -148,6 +150,7 @@ impl Deployment {
             runtime: Arc::clone(runtime),
             ground,
             store,
+            leased: plan.lease,
             agents,
             tasks,
             subagents,

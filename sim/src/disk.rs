@@ -10,7 +10,7 @@
 //! then [`SimDisk::crash`], which asks for each pending write whether it survives, torn where, and
 //! thaws the disk. What fails is decided operation by operation by a [`DiskFaults`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Weak};
@@ -45,6 +45,8 @@ struct State {
     capacity: Option<u64>,
     /// Whether a write ever met the capacity.
     filled: bool,
+    /// The files of which bytes were cut, or dropped by a failed sync.
+    cut: BTreeSet<DiskPath>,
     /// Who has each lease; holders are numbered.
     leases: BTreeMap<DiskPath, u64>,
     holders: u64,
@@ -103,6 +105,15 @@ impl SimDisk {
         self
     }
 
+    /// The same disk as another process has it: with `runtime`'s clock, and faults of its own.
+    pub fn for_process(&self, runtime: Arc<dyn Runtime>) -> Self {
+        Self {
+            state: Arc::clone(&self.state),
+            faults: Arc::new(Mutex::new(LockClass::Leaf, None)),
+            runtime: Some(runtime),
+        }
+    }
+
     /// From now on `faults` decides what fails.
     pub fn set_faults(&self, faults: Arc<dyn DiskFaults>) {
         let before = self.faults.lock().replace(faults);
@@ -128,6 +139,12 @@ impl SimDisk {
     /// Whether a write ever met the capacity.
     pub fn was_filled(&self) -> bool {
         self.state.lock().filled
+    }
+
+    /// Whether bytes of `file` were ever cut, or dropped by a failed sync: without a lease these
+    /// may have been somebody else's.
+    pub fn was_cut(&self, file: &DiskPath) -> bool {
+        self.state.lock().cut.contains(file)
     }
 
     /// How many operations were asked for so far.
@@ -163,6 +180,7 @@ impl SimDisk {
             counts: BTreeMap::new(),
             capacity: state.capacity,
             filled: false,
+            cut: BTreeSet::new(),
             leases: BTreeMap::new(),
             holders: 0,
         };
@@ -412,6 +430,7 @@ impl Disk for SimDisk {
     fn truncate<'a>(&'a self, file: &'a DiskPath, length: u64) -> BoxFuture<'a, io::Result<()>> {
         self.run(DiskOperation::Truncate, file, move |state, _| {
             touch(ObjectKind::File, file.key(), Access::Write);
+            state.cut.insert(file.clone());
             state.tree.truncate(file, length)
         })
     }
@@ -420,6 +439,7 @@ impl Disk for SimDisk {
         self.run(DiskOperation::Sync, file, |state, fault| {
             touch(ObjectKind::File, file.key(), Access::Write);
             if let Some(DiskFault::Fail(error)) = fault {
+                state.cut.insert(file.clone());
                 state.tree.drop_dirty(file)?;
                 return Err(error.into());
             }

@@ -227,7 +227,10 @@ impl NetworkFault {
     }
 }
 
-/// Every kind of network fault that plans of the world engine inject.
+/// The kind of a visit of the second runtime.
+pub const SECOND_RUNTIME: &str = "second runtime";
+
+/// Every kind of fault that only the world engine injects, the second runtime included.
 pub const NETWORK_KINDS: &[&str] = &[
     "crash of human",
     "crash of model",
@@ -236,6 +239,7 @@ pub const NETWORK_KINDS: &[&str] = &[
     "latency",
     "one-way partition",
     "partition",
+    SECOND_RUNTIME,
     "stream garbage",
     "stream reset",
     "stream stalled",

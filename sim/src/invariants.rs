@@ -4,7 +4,7 @@
 //! check. A check reads facts and the simulator's notes, never an engine, so one check judges every
 //! engine, saved traces, and logs from elsewhere. Reading order: [`history`] (the trace, indexed),
 //! then the checks by subject: [`tasks`], [`delivery`], [`durability`], [`lifecycle`],
-//! [`ownership`], [`authority`], [`recovery`], [`replies`].
+//! [`ownership`], [`authority`], [`recovery`], [`sharing`], [`replies`].
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,6 +22,7 @@ pub mod log;
 pub mod ownership;
 pub mod recovery;
 pub mod replies;
+pub mod sharing;
 pub mod tasks;
 
 pub use history::History;
@@ -198,6 +199,7 @@ pub const ALL: &[Invariant] = &[
     recovery::I28,
     lifecycle::I29,
     authority::I30,
+    sharing::P15,
     replies::ORACLE,
 ];
 

@@ -46,6 +46,9 @@ pub struct Plan {
     /// What the network does; only the world engine has one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub network: Vec<NetworkFault>,
+    /// When a second runtime works on the same disk (P15); only the world engine has one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub visits: Vec<Visit>,
     /// Whether a listener of the Task service panics at everything it hears.
     pub panicking_listener: bool,
     /// What every agent's hook does.
@@ -58,6 +61,21 @@ pub struct Plan {
     pub capacity: Option<u64>,
     /// How the run comes to its end.
     pub ending: Ending,
+}
+
+/// A second runtime starts, opens a child as an agent of its own, talks to it, and exits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Visit {
+    /// When it starts, in virtual milliseconds.
+    pub at_ms: u64,
+    /// The k-th child so far.
+    pub child: u64,
+    /// How long it stays at most once the child is open.
+    pub hold_ms: u64,
+    /// How long each of its disk operations takes: the wider the gap between a check of the log's
+    /// length and the write after it.
+    pub disk_ms: u64,
 }
 
 /// What the deployment's hook of every agent does.

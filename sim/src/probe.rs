@@ -49,6 +49,8 @@ struct Known {
     bytes: BTreeMap<SessionId, Vec<u8>>,
     /// Sessions whose files somebody else changed: what was confirmed of them holds no more.
     struck: BTreeSet<SessionId>,
+    /// Of those that a second runtime changed, the lines that either was told are durable.
+    contested: BTreeMap<SessionId, BTreeSet<String>>,
 }
 
 impl Confirmed {
@@ -68,7 +70,34 @@ impl Confirmed {
     pub fn strike(&self, session: &SessionId) {
         let mut known = self.known();
         known.bytes.remove(session);
+        known.contested.remove(session);
         known.struck.insert(session.clone());
+    }
+
+    /// A second runtime is about to write the file of `session` (contract P15): what was confirmed
+    /// of it is a claim from now on, to be found in the file or missed aloud.
+    pub fn contest(&self, session: &SessionId) {
+        let mut known = self.known();
+        if !known.struck.insert(session.clone()) {
+            return;
+        }
+        let bytes = known.bytes.remove(session).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let claims = text.lines().skip(1).map(str::to_owned).collect();
+        known.contested.insert(session.clone(), claims);
+    }
+
+    /// Either runtime was told that the first `mark` of `events` are durable.
+    fn claim(&self, session: &SessionId, events: &[Arc<Event>], mark: u64) {
+        let mut known = self.known();
+        let Some(claims) = known.contested.get_mut(session) else { return };
+        let marked = events.iter().take(usize::try_from(mark).unwrap_or(usize::MAX));
+        claims.extend(marked.map(|event| event.fresh_line().trim_end().to_owned()));
+    }
+
+    /// Every contested session, with the lines that either runtime was told are durable.
+    pub fn contested(&self) -> Vec<(SessionId, BTreeSet<String>)> {
+        self.known().contested.clone().into_iter().collect()
     }
 
     /// Whether somebody else ever did.
@@ -99,6 +128,11 @@ impl Judge {
     }
 
     fn disk(&self, session: &SessionId, mark: u64) -> Option<Note> {
+        if self.confirmed.is_struck(session) {
+            let agent = self.host.upgrade()?.get(session)?;
+            self.confirmed.claim(session, &agent.session().snapshot_from(0), mark);
+            return None;
+        }
         let place = SessionPlace::of(session, None).ok()?;
         let bytes = self.disk.durable_file(&place.log).unwrap_or_default();
         let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
@@ -107,9 +141,6 @@ impl Judge {
         let marked = usize::try_from(mark).unwrap_or(usize::MAX);
         let whole = ends.get(marked).copied().unwrap_or(0);
         let mut files = self.confirmed.known();
-        if files.struck.contains(session) {
-            return None;
-        }
         let known = files.bytes.entry(session.clone()).or_default();
         let changed = !bytes.starts_with(known);
         if whole >= known.len() {

@@ -22,6 +22,9 @@ pub const DANGERS_DUE_PLANS: u64 = 80_000;
 /// every way in which a person's operation can end.
 const WORLD_DUE_PLANS: u64 = 8_000;
 
+/// Invariants whose dangers only the world engine meets.
+const WORLD_INVARIANTS: &[&str] = &["P15"];
+
 /// The ways in which a person's operation can end.
 const PEOPLE: &[&str] = &["sent", "killed", "refused", "gave up", "lost"];
 
@@ -133,7 +136,14 @@ impl Summary {
         let large = plans.iter().filter(|(_, plans)| **plans >= DANGERS_DUE_PLANS);
         let large: Vec<_> = large.map(|(suite, _)| *suite).collect();
         let whole = large.contains(&Suite::Everything);
-        let due = |id: &str| whole || large.iter().any(|suite| suite.after().contains(&id));
+        let world = self.plans_on(Engine::World).get(&Suite::Everything).copied();
+        let world = world.is_some_and(|plans| plans >= WORLD_DUE_PLANS);
+        let due = |id: &str| {
+            if WORLD_INVARIANTS.contains(&id) {
+                return world;
+            }
+            whole || large.iter().any(|suite| suite.after().contains(&id))
+        };
         let dangers = self.tally.dangers_missed().into_iter().filter(|(id, _)| due(id));
         let mut missed: Vec<_> =
             dangers.map(|(id, danger)| format!("never met: {id}: {danger}")).collect();
@@ -146,8 +156,7 @@ impl Summary {
             let points = self.tally.points_missed().into_iter();
             missed.extend(points.map(|point| format!("never reached: {point}")));
         }
-        let world = self.plans_on(Engine::World).get(&Suite::Everything).copied();
-        if world.is_some_and(|plans| plans >= WORLD_DUE_PLANS) {
+        if world {
             missed.extend(faults(NETWORK_KINDS));
             let words = PEOPLE.iter().filter(|word| !self.tally.people.contains_key(**word));
             missed.extend(words.map(|word| format!("never told to a person: {word}")));
@@ -197,6 +206,7 @@ impl Summary {
             ("tasks", each(&tally.tasks)),
             ("restarts", tally.restarts.to_string()),
             ("people", each(&tally.people)),
+            ("shared by two", each(&tally.shared)),
             ("samplers", each(&tally.samplers)),
             ("points hit", format!("{} of {}", tally.points_hit(), Point::ALL.len())),
             ("facts", tally.facts.to_string()),

@@ -1,6 +1,6 @@
 //! One run: plan in, trace and verdict out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
 use clap::ValueEnum;
@@ -20,7 +20,7 @@ use crate::explore::{
 use crate::invariants::{self, Finding, Invariant, log};
 use crate::plan::Plan;
 use crate::probe::Confirmed;
-use crate::trace::{Answer, EndState, Event, Note, Recovered, Stamp, Trace};
+use crate::trace::{Answer, Contested, EndState, Event, Note, Recovered, Stamp, Trace};
 use crate::workload::{SharedSaga, Workload};
 use crate::world;
 
@@ -255,7 +255,19 @@ pub fn end_state(workload: &Workload, end: &RunEnd) -> EndState {
     drop(agents);
     let disk = deployment.ground.disk.fork();
     disk.crash(&mut LoseUnsynced);
-    let logs = survey(&disk).into_iter();
+    let logs = survey(&disk);
+    let files = disk.files();
+    let contested = deployment.ground.confirmed.contested().into_iter();
+    state.contested = contested
+        .map(|(session, claims)| {
+            let mut contested = contested_log(session, &claims, &files, &logs);
+            contested.leased = deployment.leased;
+            let place = SessionPlace::of(&contested.session, None).ok();
+            contested.cut = place.is_some_and(|place| deployment.ground.disk.was_cut(&place.log));
+            contested
+        })
+        .collect();
+    let logs = logs.into_iter();
     // What somebody else damaged is not ours to keep well formed.
     let logs = logs.filter(|(session, _)| !deployment.ground.confirmed.is_struck(session));
     state.logs = logs
@@ -265,6 +277,32 @@ pub fn end_state(workload: &Workload, end: &RunEnd) -> EndState {
         })
         .collect();
     state
+}
+
+/// What became of `session`, of which two runtimes were told that `claims` are durable: its load
+/// left `files`.
+fn contested_log(
+    session: SessionId,
+    claims: &BTreeSet<String>,
+    files: &BTreeMap<DiskPath, Vec<u8>>,
+    logs: &[Surveyed],
+) -> Contested {
+    let place = SessionPlace::of(&session, None).ok();
+    let bytes = place.and_then(|place| files.get(&place.log)).cloned().unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let kept: BTreeSet<_> = text.lines().collect();
+    let load = logs.iter().find(|(listed, _)| *listed == session).map(|(_, load)| load);
+    let report = load.and_then(|load| match load {
+        Ok(load) => {
+            let cut = || load.cut.map(|bytes| format!("a torn tail of {bytes} bytes"));
+            load.fault.clone().or_else(cut)
+        }
+        Err((_, text)) => Some(text.clone()),
+    });
+    let loads = matches!(load, Some(Ok(_)));
+    let missing = claims.iter().filter(|claim| !loads || !kept.contains(claim.as_str()));
+    let (claimed, lost) = (claims.len() as u64, missing.count() as u64);
+    Contested { session, leased: false, claimed, lost, cut: false, report }
 }
 
 /// How one stored session loads.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::invariants::{self, Finding, Kind, Violation};
 use crate::plan::{Plan, Suite};
 use crate::run::{Engine, RunReport};
-use crate::trace::{Event, Note};
+use crate::trace::{Contested, Event, Note};
 
 /// How many entries of a failing trace are kept.
 const TAIL: usize = 25;
@@ -118,6 +118,9 @@ pub struct Tally {
     /// What people were told whose operations crossed a network.
     #[serde(default)]
     pub people: BTreeMap<String, u64>,
+    /// What became of sessions that two runtimes wrote: confirmed events kept, lost with a report
+    /// on load, and lost in the gap that only a lease closes (contract P15, race L25).
+    pub shared: BTreeMap<String, u64>,
     /// Plans by sampler.
     pub samplers: BTreeMap<String, u64>,
     /// How often each point was reached, as in `Point::ALL`.
@@ -188,6 +191,10 @@ impl Tally {
                     }
                     continue;
                 }
+                Event::Note(Note::Ended(end)) => {
+                    self.share(&end.contested);
+                    continue;
+                }
                 Event::Note(_) => continue,
             };
             self.facts += 1;
@@ -201,6 +208,16 @@ impl Tally {
         }
         for kind in struck {
             *self.faults.entry(kind.to_owned()).or_default() += 1;
+        }
+    }
+
+    fn share(&mut self, sessions: &[Contested]) {
+        for session in sessions {
+            let how = if session.report.is_some() { "lost aloud" } else { "lost in the gap" };
+            let kept = session.claimed - session.lost;
+            for (word, count) in [("sessions", 1), ("events kept", kept), (how, session.lost)] {
+                *self.shared.entry(word.to_owned()).or_default() += count;
+            }
         }
     }
 
@@ -254,6 +271,9 @@ impl Tally {
         }
         for (kind, count) in other.faults {
             *self.faults.entry(kind).or_default() += count;
+        }
+        for (word, count) in other.shared {
+            *self.shared.entry(word).or_default() += count;
         }
         for (word, count) in other.people {
             *self.people.entry(word).or_default() += count;

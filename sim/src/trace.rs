@@ -38,6 +38,11 @@ pub struct Entry {
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_first(life: &u64) -> bool {
     *life == 0
 }
@@ -120,6 +125,17 @@ pub enum Note {
         kind: String,
         /// What it struck.
         at: String,
+    },
+    /// A second runtime on the same disk came, worked, and exited (contract P15).
+    Visited {
+        /// The session that it opened as an agent of its own.
+        session: SessionId,
+        /// Whether its store takes the lease.
+        leased: bool,
+        /// How many operations of it wrote files of that session.
+        writes: u64,
+        /// What it was told, when it opened the session or else when it saved its turn.
+        answer: Answer,
     },
     /// Faults end here; from now on everything must come to rest.
     Healed {
@@ -247,6 +263,28 @@ pub struct EndState {
     pub open_tasks: Vec<TaskId>,
     /// Every stored log: its session, how many events load, and what is wrong with it.
     pub logs: Vec<(SessionId, u64, Option<String>)>,
+    /// Every session that two runtimes wrote.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contested: Vec<Contested>,
+}
+
+/// What became of a session that two runtimes wrote (contract P15).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contested {
+    /// The session.
+    pub session: SessionId,
+    /// Whether their stores take the lease.
+    pub leased: bool,
+    /// How many events either was told are durable.
+    pub claimed: u64,
+    /// How many of them a load does not keep.
+    pub lost: u64,
+    /// Whether bytes of it were ever cut, or dropped by a failed sync.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub cut: bool,
+    /// What a load of it reports: why it fails, or which tail it cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<String>,
 }
 
 /// Everything that happened in one run, unbounded.

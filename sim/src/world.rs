@@ -1,10 +1,11 @@
-//! The world engine: one plan on a simulated network of three hosts.
+//! The world engine: one plan on a simulated network of its hosts.
 //!
 //! | host | what runs on it | what it holds |
 //! |---|---|---|
 //! | `runtime` | the code under test, the plan's clients, the human-facing adapter | a disk that outlives it |
 //! | `model` | the scripted model, served over HTTP | nothing that outlives it |
 //! | `human` | the person's side of every operation by a human | nothing |
+//! | `visitor` | a second runtime, if the plan has visits | the disk of `runtime` |
 //!
 //! turmoil moves messages and time between the hosts; inside each, the executor orders the tasks
 //! ([`crate::explore::nested`]). Crash order: the disk is frozen, the host is dropped, the loss model
@@ -14,6 +15,7 @@
 //! start again, and everything must come to rest within bounded virtual time (I24), or what is still
 //! pending is named.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -32,7 +34,7 @@ use crate::explore::{
 };
 use crate::faults::{Host, StreamFault};
 use crate::model_server::serve;
-use crate::plan::Plan;
+use crate::plan::{Plan, Visit};
 use crate::probe::Confirmed;
 use crate::run::{Engine, RunReport, crash_disk, end_state, restarted};
 use crate::trace::{Answer, Event, Note, Recovered, Stamp};
@@ -40,9 +42,11 @@ use crate::workload::{Person, SharedSaga, Workload};
 
 mod human;
 mod network;
+mod visitor;
 
 use human::{Errands, HUMAN_PORT, Human};
 use network::{MODEL_PORT, ModelConnect, Weather};
+use visitor::VISITOR;
 
 /// A host polls its tasks at every tick; none is above the least latency.
 const TICK: Duration = Duration::from_millis(1);
@@ -55,9 +59,12 @@ const LATENCY_MAX: Duration = Duration::from_millis(4);
 const REST_MS: u64 = 600;
 /// How long a plan may take until it heals, and how long it may take after that.
 const PHASE_MS: u64 = 5_000;
-/// Lives of the model and the human host begin at these numbers; those of the runtime at 0.
+/// Lives of the model and the human host begin at these numbers; those of the
+/// runtime at 0. Every visit
+/// has one of its own.
 const MODEL_LIFE: u64 = 10;
 const HUMAN_LIFE: u64 = 11;
+const VISITOR_LIFE: u64 = 12;
 
 /// What the hosts share outside of the network.
 struct Shared {
@@ -80,6 +87,12 @@ struct Shared {
     /// What breaks the model's responses that begin now.
     breaks: Mutex<Option<(u64, StreamFault)>>,
     errands: Arc<Errands>,
+    /// The visits of the second runtime that are not over, in the order of their times.
+    visits: Mutex<VecDeque<Visit>>,
+    /// How many of its processes are gone.
+    visitors: AtomicU64,
+    /// The last one exited.
+    visited: AtomicBool,
     done: AtomicBool,
 }
 
@@ -218,6 +231,8 @@ fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Runs `plan` on the world engine; `lie` makes one part of the deployment a liar.
 pub fn run(plan: &Plan, lie: Option<Lie>, options: RunOptions) -> RunReport {
+    let mut visits = plan.visits.clone();
+    visits.sort_by_key(|visit| visit.at_ms);
     let shared = Arc::new(Shared {
         plan: Arc::new(plan.clone()),
         lie,
@@ -234,6 +249,9 @@ pub fn run(plan: &Plan, lie: Option<Lie>, options: RunOptions) -> RunReport {
         scripts: Mutex::default(),
         breaks: Mutex::default(),
         errands: Arc::default(),
+        visits: Mutex::new(visits.into()),
+        visitors: AtomicU64::new(0),
+        visited: AtomicBool::new(false),
         done: AtomicBool::new(false),
     });
     let mut sim = turmoil::Builder::new()
@@ -249,6 +267,10 @@ pub fn run(plan: &Plan, lie: Option<Lie>, options: RunOptions) -> RunReport {
     sim.host(Host::Model.name(), move || model.model_host());
     sim.host(Host::Runtime.name(), move || runtime.runtime_host());
     sim.host(Host::Human.name(), move || human.human_host());
+    if shared.has_visits() {
+        let visitor = Arc::clone(&shared);
+        sim.host(VISITOR, move || visitor.visitor_host());
+    }
     let (end, ms) = weathered(&mut sim, &shared, Weather::new(&plan.network));
     let life = guard(&shared.current).take().expect("the runtime host has started");
     let state = end_state(&life.workload, &end);
@@ -285,6 +307,7 @@ fn weathered(
         let ms = u64::try_from(sim.elapsed().as_millis()).unwrap_or(u64::MAX);
         shared.now_ms.store(ms, Ordering::Relaxed);
         weather.blow(sim, shared, ms);
+        shared.relieve_visitor(sim);
         // Its only failures are those of hosts' own main futures, which never end.
         let stepped = sim.step();
         let life = guard(&shared.current).clone();
@@ -301,7 +324,10 @@ fn weathered(
             healed_at = Some(ms);
             weather.clear(sim, shared);
         }
-        let pending = at_work(&life.runtime);
+        let mut pending = at_work(&life.runtime);
+        if shared.has_visits() {
+            pending.push(VISITOR.into());
+        }
         let over = shared.done.load(Ordering::Relaxed);
         rested = if over { rested + 1 } else { 0 };
         let late = ms > healed_at.unwrap_or(PHASE_MS) + PHASE_MS;

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use continuable::channel::Latch;
 use continuable::ids::{MessageId, SessionId};
 use continuable::message::{Message, MessageSource};
 use continuable::runtime::{Runtime, TokioRuntime};
@@ -270,6 +271,74 @@ async fn a_disk_that_is_full_tears_an_append_and_the_store_takes_it_back() {
     assert_eq!(disk.files(), whole);
     disk.set_capacity(None);
     assert_eq!(store.flush(&session).await.expect("there is room"), 6);
+}
+
+/// A torn append that could not be taken back is tried again later. By then another runtime may have
+/// cut it and written on: those bytes are not ours to cut (contract P15).
+#[tokio::test]
+async fn a_late_rollback_never_cuts_what_another_runtime_wrote() {
+    let disk = SimDisk::new();
+    let first = SessionStore::open(runtime(), Arc::new(disk.clone()));
+    let session = Session::new(runtime(), SessionHeader::new(id(), 0), None, None).expect("fresh");
+    first.attach(&session, None).expect("the id is free");
+    session.append(turn(1)).expect("a turn");
+    first.flush(&session).await.expect("it works");
+    disk.set_faults(Arc::new(FaultRules::new([
+        FaultRule::once(DiskOperation::Append, DiskFault::Torn { keep: 40, error: DiskError::Io }),
+        FaultRule::once(DiskOperation::Truncate, DiskFault::Fail(DiskError::Io)),
+    ])));
+    session.append(turn(2)).expect("a turn");
+    let torn = first.flush(&session).await.expect_err("the append is torn");
+    assert!(matches!(torn, StoreError::Rollback { .. }), "{torn}");
+    disk.heal();
+
+    let second = SessionStore::open(runtime(), Arc::new(disk.clone()));
+    let mut loaded = second.load(&id()).await.expect("it cuts the torn tail");
+    assert_eq!(loaded.tail_cut.map(|cut| cut.bytes), Some(40));
+    let seed = Some(loaded.events.clone());
+    let other = Session::new(runtime(), loaded.header.clone(), seed, None).expect("contiguous");
+    second.attach(&other, loaded.reservation.take()).expect("it is reserved");
+    let mut ours = turn(2);
+    ours.insert(
+        1,
+        Draft::user_message(Message::user(MessageId::new("other"), "other", MessageSource::User)),
+    );
+    other.append(ours).expect("a turn");
+    assert_eq!(second.flush(&other).await.expect("it works"), 8);
+    let whole = disk.files();
+
+    for _ in 0..3 {
+        let error = first.flush(&session).await.expect_err("somebody else wrote");
+        assert!(matches!(error, StoreError::Conflict { .. }), "{error}");
+        assert_eq!(disk.files(), whole, "what the other was told is durable is still there");
+    }
+}
+
+/// Two stores with a lease: what a load reads it reads while it has the lease, so that nobody writes
+/// between the reading and the first write.
+#[tokio::test]
+async fn a_load_reads_under_the_lease() {
+    let disk = SimDisk::new();
+    let first = SessionStore::open_leased(runtime(), Arc::new(disk.clone()));
+    let session = Session::new(runtime(), SessionHeader::new(id(), 0), None, None).expect("fresh");
+    first.attach(&session, None).expect("the id is free");
+    session.append(turn(1)).expect("a turn");
+    first.flush(&session).await.expect("it works");
+
+    let gate = Latch::new();
+    let held = disk.for_process(runtime());
+    let hold = DiskFault::Hold(gate.clone());
+    held.set_faults(Arc::new(FaultRules::new([FaultRule::once(DiskOperation::Lease, hold)])));
+    let second = SessionStore::open_leased(runtime(), Arc::new(held));
+    let load = second.load(&id());
+    tokio::task::yield_now().await;
+    session.append(turn(2)).expect("a turn");
+    first.flush(&session).await.expect("it has the lease");
+    first.close().await.expect("all is saved");
+    drop(first);
+    gate.set(());
+    let loaded = load.await.expect("the lease is free now");
+    assert_eq!(loaded.events.len(), 6, "the second turn, too");
 }
 
 /// Takes the lease of the store on `disk` with a first write, and says its fencing number.

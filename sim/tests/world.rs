@@ -3,15 +3,18 @@
 
 use continuable::error::ErrorCode;
 use continuable::facts::Fact;
+use continuable::store::DiskOperation;
 use continuable::vocabulary::{KillAnswer, RouteCode, TaskStatus};
 use continuable_sim::explore::{RunEnd, RunOptions, Sampler};
-use continuable_sim::faults::{Host, NetworkEffect, NetworkFault, StreamFault};
+use continuable_sim::faults::{
+    Effect, Host, NetworkEffect, NetworkFault, Place, PlannedFault, StreamFault,
+};
 use continuable_sim::plan::{
     By, Ending, GiveUp, Hook, ModelStep, Operation, PLAN_VERSION, Part, Plan, Planned, Provider,
-    Suite,
+    Suite, Visit,
 };
 use continuable_sim::run::{Engine, RunReport, run_on};
-use continuable_sim::trace::{Answer, Event, Note};
+use continuable_sim::trace::{Answer, Contested, Event, Note};
 
 fn at(after_ms: u64, operation: Operation) -> Planned {
     Planned { after_ms, operation }
@@ -45,6 +48,7 @@ fn plan(script: &[ModelStep], operations: Vec<Planned>, network: Vec<NetworkFaul
         clients: vec![operations],
         faults: Vec::new(),
         network,
+        visits: Vec::new(),
         panicking_listener: false,
         hook: Hook::Absent,
         wakes: 0,
@@ -238,4 +242,123 @@ fn the_same_plan_is_the_same_trace() {
         plan.sampler = Sampler::Recorded(first.answers.clone());
         assert_eq!(run(&plan).0.trace.jsonl(), first.trace.jsonl());
     }
+}
+
+fn visited(report: &RunReport) -> Vec<(bool, u64, Answer)> {
+    let notes = report.trace.entries.iter().filter_map(|entry| match &entry.event {
+        Event::Note(Note::Visited { leased, writes, answer, .. }) => {
+            Some((*leased, *writes, answer.clone()))
+        }
+        _ => None,
+    });
+    notes.collect()
+}
+
+fn contested(report: &RunReport) -> Vec<Contested> {
+    let ends = report.trace.entries.iter().filter_map(|entry| match &entry.event {
+        Event::Note(Note::Ended(end)) => Some(end.contested.clone()),
+        _ => None,
+    });
+    ends.flatten().collect()
+}
+
+fn visit(at_ms: u64, disk_ms: u64) -> Visit {
+    Visit { at_ms, child: 0, hold_ms: 100, disk_ms }
+}
+
+/// The loser is refused once and writes nothing, however often it comes; the winner works on.
+#[test]
+fn a_second_runtime_without_the_lease_is_refused_before_any_write() {
+    use ModelStep::{Say, SlowTool};
+    for disk_ms in [0, 3] {
+        let operations = vec![start(), send(150, None)];
+        let mut plan = plan(&[SlowTool(60), Say, Say], operations, Vec::new());
+        plan.lease = true;
+        plan.visits = vec![visit(20, disk_ms), visit(120, disk_ms)];
+        let (report, answers) = run(&plan);
+        let refused = Answer::Refused { code: ErrorCode::LeaseHeld };
+        assert_eq!(visited(&report), [(true, 0, refused.clone()), (true, 0, refused)]);
+        assert_eq!(contested(&report), []);
+        assert_eq!(route(&answers[1]), Some(RouteCode::Started));
+        assert_eq!(settled(&report), [TaskStatus::Completed, TaskStatus::Completed]);
+    }
+}
+
+/// Between the activations of a child the second runtime writes its log and leaves it whole.
+/// A writer that lives meanwhile is told of the other's bytes, and overwrites none.
+#[test]
+fn without_a_lease_one_of_two_runtimes_meets_the_others_bytes() {
+    use ModelStep::{Say, SlowTool};
+    let mut plan = plan(&[Say; 4], vec![start(), send(300, None)], Vec::new());
+    plan.visits = vec![visit(100, 0)];
+    let (report, answers) = run(&plan);
+    assert!(
+        matches!(visited(&report)[..], [(false, 1.., Answer::Done)]),
+        "{}",
+        visited(&report).len()
+    );
+    assert_eq!(route(&answers[1]), Some(RouteCode::Started), "it goes on from what it finds");
+    assert_eq!(settled(&report), [TaskStatus::Completed, TaskStatus::Completed]);
+    let whole = contested(&report);
+    assert!(whole[0].claimed > 10 && whole[0].lost == 0 && whole[0].report.is_none(), "{whole:?}");
+
+    plan.scripts = vec![vec![SlowTool(150), Say, Say]];
+    plan.visits = vec![visit(30, 0)];
+    let (report, _) = run(&plan);
+    let conflicts = report.trace.entries.iter().filter(|entry| {
+        matches!(&entry.event, Event::Fact(Fact::FlushFailed { code, .. })
+            if *code == ErrorCode::StoreConflict)
+    });
+    assert!(conflicts.count() > 0, "{}", report.trace.columns());
+    assert_eq!(settled(&report)[0], TaskStatus::Failed, "what was not saved is not called done");
+    let whole = contested(&report);
+    assert!(whole[0].lost == 0 && whole[0].report.is_none(), "{whole:?}");
+}
+
+/// Whether a load cut a tail, or refused a damaged log.
+fn is_report_of_damage(fact: &Fact) -> bool {
+    match fact {
+        Fact::SessionLoaded { cut, .. } => *cut > 0,
+        Fact::LoadRefused { code, .. } => *code == ErrorCode::DamagedLog,
+        _ => false,
+    }
+}
+
+/// In the gap between the check of the length and the append both may write: the load says so.
+#[test]
+fn damage_in_the_gap_is_reported_on_load() {
+    use ModelStep::{Say, SlowTool};
+    let place = Place::Disk(DiskOperation::Append);
+    let slow = PlannedFault { place, skip: 0, once: false, effect: Effect::Slow { ms: 6 } };
+    let mut aloud = 0;
+    // While the child's tool works its turn is open: the second runtime closes it in the log, at
+    // about the time at which the first appends what the tool said.
+    for at_ms in 30..80 {
+        let operations = vec![start(), send(300, None)];
+        let mut plan = plan(&[SlowTool(60), Say, Say], operations, Vec::new());
+        plan.visits = vec![visit(at_ms, 3)];
+        plan.faults = vec![slow];
+        let (report, _) = run(&plan);
+        aloud += report.trace.facts().filter(|fact| is_report_of_damage(fact)).count();
+        plan.lease = true;
+        let (report, _) = run(&plan);
+        assert_eq!(report.trace.facts().filter(|fact| is_report_of_damage(fact)).count(), 0);
+        assert!(contested(&report).iter().all(|log| log.report.is_none() && log.lost == 0));
+    }
+    assert!(aloud > 0, "no visit met the gap");
+}
+
+/// The machine dies while the second runtime works: it is there again after the restart.
+#[test]
+fn a_visitor_dies_with_the_machine_and_comes_back() {
+    use ModelStep::Say;
+    let network = vec![weather(100, 30, NetworkEffect::Crash(Host::Runtime))];
+    let mut plan = plan(&[Say; 5], vec![start(), send(250, None)], network);
+    plan.visits = vec![visit(98, 3), visit(180, 0)];
+    let (report, _) = run(&plan);
+    let crashed = report.trace.entries.iter().filter(|entry| {
+        entry.life >= 12 && matches!(&entry.event, Event::Note(Note::Crashed { .. }))
+    });
+    assert_eq!(crashed.count(), 1);
+    assert_eq!(visited(&report).len(), 2, "{}", report.trace.columns());
 }

@@ -189,7 +189,7 @@ impl SessionStore {
     ///
     /// # Errors
     ///
-    /// Nothing was written: `NotFound` (also a live session without events), `InvalidId`,
+    /// Nothing of the session was written: `NotFound` (also a live session without events), `InvalidId`,
     /// `Damaged`, `UnsupportedLog`, `HeaderMismatch`, `Duplicate`, `OpenTurn` of a live session,
     /// `Reserved`, `LeaseHeld`, `Closing`. Else `Conflict` or a disk failure.
     pub fn load(self: &Arc<Self>, id: &SessionId) -> View<Loaded> {
@@ -197,7 +197,7 @@ impl SessionStore {
     }
 
     /// Like [`SessionStore::load`], but asks `check` about the stored session after it was read and
-    /// before anything is written (contract P5). If it answers false, nothing is written.
+    /// before anything of it is written (contract P5). If it answers false, nothing is.
     ///
     /// # Errors
     ///
@@ -234,6 +234,8 @@ impl SessionStore {
         let store = Arc::downgrade(self);
         let reservation = Reservation { store, id: id.clone(), token, spent: false };
         let place = self.find_stored(id).await?;
+        // What is read before the lease is had, another runtime may write on until it is.
+        self.take_lease().await?;
         let (log, bytes) = self.files.read_log(id, &place).await?;
         let DecodedLog { header, events, kept, tail_cut } = log;
         let stored = StoredSession { header, events, tail_cut };
@@ -242,7 +244,6 @@ impl SessionStore {
         }
         let StoredSession { header, mut events, .. } = stored;
         let (stored, kept) = (events.len() as u64, usize::try_from(kept).unwrap_or(bytes.len()));
-        self.take_lease().await?;
         let suspect = self.table.lock().suspect(id);
         let shared = Arc::new(header.clone());
         let mut writer = Writer::found(shared, place, &bytes[..kept], stored, suspect);

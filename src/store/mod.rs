@@ -1,13 +1,17 @@
 //! Durable session logs (fact-sheet 2.8 to 2.10; contract P5, P6, P12, P13, P15).
 //!
 //! Reading order: [`disk`] (what a disk can do), [`path`] (where a log lives), [`jsonl`] (its
-//! bytes), [`fence`] (those of the lease file), `files` (operations with points and named errors), `writer` (one file: add, confirm),
-//! `table` (who owns which id), then [`SessionStore`]: the verbs, here and in `load`.
+//! bytes), [`fence`] (those of the lease file), `files` (operations with points and named errors),
+//! `writer` (one file: add, confirm), `table` (who owns which id), then [`SessionStore`]: the verbs,
+//! here and in `load`.
 //!
 //! All operations on one id take turns, first in, first out. What writes runs in runtime-owned
 //! tasks; the returned future is a view, and dropping it stops nothing (contract P17). Without a
 //! lease the gap between the length check and the write remains (contract P15): two runtimes that
 //! append in that gap can both succeed, and the damage shows as a sequence error on load.
+//! Two losses do not show at all without a lease: one runtime takes back its own torn append while
+//! the other, which saw only the torn bytes, has cut them and written on; and a failed sync of one
+//! drops bytes that the other has yet to sync. Runtimes that share a root want the lease.
 
 pub mod path;
 pub mod disk;

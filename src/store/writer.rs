@@ -31,8 +31,8 @@ pub(super) struct Writer {
     unsynced: Vec<u8>,
     /// Whether a sync failed since the last successful one.
     suspect: bool,
-    /// Whether torn bytes may stand after `length`, because a rollback failed.
-    torn: bool,
+    /// A failed append whose bytes may stand after `length`, because taking them back failed, too.
+    torn: Option<Vec<u8>>,
     /// Whether a torn tail was cut and not synced since.
     cut_unsynced: bool,
     /// Directories whose names are not known to be durable.
@@ -52,7 +52,7 @@ impl Writer {
             confirmed: 0,
             unsynced: Vec::new(),
             suspect: false,
-            torn: false,
+            torn: None,
             cut_unsynced: false,
             unsynced_names: Vec::new(),
         }
@@ -100,7 +100,7 @@ impl Writer {
     fn is_confirmed(&self) -> bool {
         self.confirmed == self.events
             && self.unsynced_names.is_empty()
-            && !(self.suspect || self.torn || self.cut_unsynced)
+            && !(self.suspect || self.torn.is_some() || self.cut_unsynced)
     }
 
     /// Writes every event of `session` that is not written yet. Events that arrive meanwhile form
@@ -166,7 +166,7 @@ impl Writer {
     }
 
     async fn append(&mut self, files: &Files, bytes: Vec<u8>) -> Result<(), StoreError> {
-        self.cut_torn_bytes(files).await?;
+        self.roll_back(files).await?;
         files.expect_length(&self.place.log, self.length).await?;
         let expected = self.length + bytes.len() as u64;
         match files.append(&self.place.log, &bytes).await {
@@ -180,26 +180,30 @@ impl Writer {
                 let (file, found) = (self.place.log.clone(), Some(found));
                 Err(StoreError::Conflict { file, expected, found })
             }
-            Err(append) => match self.roll_back(files, &bytes).await {
-                Ok(()) => Err(append),
-                Err(rollback) => {
-                    let (append, rollback) = (Box::new(append), Box::new(rollback));
-                    Err(StoreError::Rollback { append, rollback })
+            Err(append) => {
+                self.torn = Some(bytes);
+                match self.roll_back(files).await {
+                    Ok(()) => Err(append),
+                    Err(rollback) => {
+                        let (append, rollback) = (Box::new(append), Box::new(rollback));
+                        Err(StoreError::Rollback { append, rollback })
+                    }
                 }
-            },
+            }
         }
     }
 
-    /// Takes back what a failed append of `bytes` left: any prefix of them.
-    async fn roll_back(&mut self, files: &Files, bytes: &[u8]) -> Result<(), StoreError> {
-        self.torn = true;
+    /// Takes back what a failed append left, be it the last one or an earlier one that could not be
+    /// taken back yet: any prefix of its bytes. Nothing may be added before they are gone.
+    async fn roll_back(&mut self, files: &Files) -> Result<(), StoreError> {
+        let Some(bytes) = &self.torn else { return Ok(()) };
         let (file, expected) = (&self.place.log, self.length);
         let found = files.length(file).await?;
         let conflict = || StoreError::Conflict { file: file.clone(), expected, found };
         let left = found.and_then(|found| found.checked_sub(expected)).ok_or_else(conflict)?;
         let left = usize::try_from(left).map_err(|_| conflict())?;
         if left == 0 {
-            self.torn = false;
+            self.torn = None;
             return Ok(());
         }
         if left > bytes.len() {
@@ -223,24 +227,11 @@ impl Writer {
     /// Cuts the file to `length`, durably.
     async fn cut(&mut self, files: &Files) -> Result<(), StoreError> {
         files.truncate(&self.place.log, self.length).await?;
-        self.torn = false;
+        self.torn = None;
         // What this sync covers is confirmed by the next flush only: it may follow a failed one.
         let synced = files.sync(&self.place.log).await;
         self.suspect |= synced.is_err();
         synced
-    }
-
-    /// A rollback failed earlier: nothing may be added before its torn bytes are gone.
-    async fn cut_torn_bytes(&mut self, files: &Files) -> Result<(), StoreError> {
-        if !self.torn {
-            return Ok(());
-        }
-        let found = files.length(&self.place.log).await?;
-        if found.is_none_or(|found| found < self.length) {
-            let (file, expected) = (self.place.log.clone(), self.length);
-            return Err(StoreError::Conflict { file, expected, found });
-        }
-        self.cut(files).await
     }
 
     /// Cuts a torn tail of `bytes` bytes that a load found after the valid beginning.
@@ -262,7 +253,7 @@ impl Writer {
         if self.is_confirmed() {
             return Ok(self.confirmed);
         }
-        self.cut_torn_bytes(files).await?;
+        self.roll_back(files).await?;
         // Another runtime's repair may have cut what we are about to vouch for (contract P15).
         files.expect_length(&self.place.log, self.length).await?;
         if self.suspect {

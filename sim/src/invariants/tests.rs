@@ -8,7 +8,7 @@ use continuable::vocabulary::{RouteCode, StopReason, TaskStatus};
 use super::kit::*;
 use super::*;
 use crate::plan::Operation;
-use crate::trace::{Answer, EndState, Note};
+use crate::trace::{Answer, Contested, EndState, Entry, Event, Note};
 
 #[test]
 fn ids_are_unique_and_every_invariant_says_what_it_is_and_which_dangers_prove_it() {
@@ -448,4 +448,117 @@ fn i30_meets_a_leaf_that_outlives_its_middle() {
     let grown = after(good_life(), |fact| matches!(fact, Fact::StepStarted { .. }), leaf);
     let good = after(grown.clone(), |fact| matches!(fact, Fact::RunDisposeStarted { .. }), gone);
     tells_apart(&authority::I30, &good, &grown);
+}
+
+#[test]
+fn p15_meets_a_write_without_the_lease_a_conflict_with_it_and_a_silent_loss() {
+    let judged = |note| violations(&sharing::P15, &noted(&good_life(), note));
+    let visited = |leased, writes, code| {
+        let answer = Answer::Refused { code };
+        judged(Note::Visited { session: child(), leased, writes, answer })
+    };
+    assert_eq!(visited(true, 0, ErrorCode::LeaseHeld), []);
+    assert_ne!(visited(true, 1, ErrorCode::LeaseHeld), []);
+    assert_ne!(visited(false, 0, ErrorCode::LeaseHeld), [], "there is no lease to be held");
+    assert_eq!(visited(false, 1, ErrorCode::StoreConflict), []);
+    assert_ne!(visited(true, 1, ErrorCode::StoreConflict), []);
+    let damaged = || Some("its sequence has a hole".to_owned());
+    let ended = |leased, lost, cut, report| {
+        let contested = Contested { session: child(), leased, claimed: 9, lost, cut, report };
+        judged(Note::Ended(EndState { contested: vec![contested], ..EndState::default() }))
+    };
+    assert_eq!(ended(false, 0, false, None), []);
+    assert_ne!(ended(false, 1, false, None), [], "nobody said so");
+    assert_eq!(ended(false, 1, false, damaged()), []);
+    assert_eq!(ended(false, 1, true, None), [], "the gap");
+    assert_ne!(ended(true, 1, true, None), [], "a lease leaves no gap");
+    assert_ne!(ended(true, 0, false, damaged()), []);
+}
+
+/// A start is asked for, and its facts: what is answered then is forced.
+#[test]
+fn the_oracle_tells_every_wrong_answer_to_a_start_from_the_right_one() {
+    use crate::plan::Provider;
+    let mut asked = Trace::default();
+    let published = Fact::AgentPublished {
+        agent: PARENT,
+        session: continuable::ids::SessionId::new("parent-0"),
+        parent: None,
+        depth: 0,
+        seed_length: None,
+        resumed: false,
+    };
+    let is_first = |fact: &Fact| matches!(fact, Fact::SendAnswered { .. });
+    let is_send = |fact: &Fact| matches!(fact, Fact::SendRouted { .. }) || is_first(fact);
+    let mut facts: Vec<_> = good_life().into_iter().filter(|fact| !is_send(fact)).collect();
+    let started = place(&facts, |fact| matches!(fact, Fact::AssociationInstalled { .. })) + 1;
+    let operation = Operation::Start { parent: 0, provider: Provider::Spawn, structured: false };
+    asked.push(stamp("0: main"), Event::Fact(published));
+    for (at, fact) in facts.drain(..).enumerate() {
+        if at == started - 2 {
+            let operation = operation.clone();
+            asked.push(stamp("0: main"), Event::Note(Note::Asked { op: 0, operation }));
+        }
+        asked.push(stamp("0: main"), Event::Fact(fact));
+    }
+    let judged = |answer| {
+        let mut trace = asked.clone();
+        trace.push(stamp("0: main"), Event::Note(Note::Answered { op: 0, answer }));
+        violations(&replies::ORACLE, &trace)
+    };
+    let right = Answer::Started { child: child(), task: task() };
+    assert_eq!(judged(right), []);
+    let other = continuable::ids::SessionId::new("another child");
+    for wrong in [
+        Answer::Started { child: other, task: task() },
+        Answer::Started { child: child(), task: TaskId::of("subagent", 9) },
+        Answer::Refused { code: ErrorCode::OwnerUnavailable },
+        Answer::NoTarget,
+        Answer::Done,
+        Answer::Lost,
+    ] {
+        assert_ne!(judged(wrong.clone()), [], "{wrong:?}");
+    }
+}
+
+/// Each answer of real runs, replaced by others of its kind, is told apart wherever only one was
+/// allowed.
+#[test]
+fn the_oracle_misses_no_forged_answer_where_only_one_was_allowed() {
+    use crate::explore::RunOptions;
+    use crate::plan::{Plan, Suite};
+    let mut forged = std::collections::BTreeMap::<_, u64>::new();
+    for seed in 0..60 {
+        let plan = Plan::of(Suite::Steering, seed);
+        let trace = crate::run::run(&plan, None, RunOptions::default()).trace;
+        let lives = trace.lives();
+        let lives: Vec<&[Entry]> = lives.iter().map(AsRef::as_ref).collect();
+        for (life, verdicts) in lives.iter().zip(crate::oracle::judge(&lives)) {
+            for verdict in verdicts.iter().filter(|verdict| verdict.was_forced()) {
+                let n = life[verdict.at].n;
+                let word = verdict.answer.word();
+                let code = ErrorCode::Unauthorized;
+                for lie in [Answer::Done, Answer::NoTarget, Answer::Refused { code }] {
+                    // Some answers are free in what they say; none is free in its kind.
+                    if lie.word() == word {
+                        continue;
+                    }
+                    let mut trace = trace.clone();
+                    let place = usize::try_from(n).expect("a place");
+                    let Event::Note(Note::Answered { answer, .. }) =
+                        &mut trace.entries[place].event
+                    else {
+                        panic!("entry {n} is no answer");
+                    };
+                    *answer = lie;
+                    let found = violations(&replies::ORACLE, &trace);
+                    assert!(found.iter().any(|violation| violation.at == n), "seed {seed} {n}");
+                    *forged.entry(word).or_default() += 1;
+                }
+            }
+        }
+    }
+    for word in ["started", "sent", "refused", "killed", "seen", "listed", "done"] {
+        assert!(forged.get(word).is_some_and(|count| *count > 0), "{forged:?}");
+    }
 }

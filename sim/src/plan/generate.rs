@@ -7,7 +7,7 @@ use super::suite::Suite;
 use super::swarm::{Family, Kind, PARTS, Swarm};
 use super::{
     BadId, BadStart, By, Damage, Ending, GiveUp, Hook, ModelStep, Odd, Operation, PLAN_VERSION,
-    Plan, Planned, Provider,
+    Plan, Planned, Provider, Visit,
 };
 use crate::disk::DiskError;
 use crate::explore::{Rng, Sampler};
@@ -62,6 +62,7 @@ impl Plan {
             clients,
             faults,
             network: network(rng, suite),
+            visits: visits(rng, suite),
             panicking_listener,
             hook,
             wakes,
@@ -317,6 +318,22 @@ fn network_fault(rng: &mut Rng) -> NetworkFault {
     NetworkFault { at_ms, for_ms, effect }
 }
 
+fn visits(rng: &mut Rng, suite: Suite) -> Vec<Visit> {
+    let count = match suite {
+        Suite::Network | Suite::Durability | Suite::Everything if rng.chance(1, 5) => {
+            1 + rng.below(3)
+        }
+        _ => 0,
+    };
+    let visit = |rng: &mut Rng| Visit {
+        at_ms: 10 + rng.below(250),
+        child: rng.below(3),
+        hold_ms: rng.below(60),
+        disk_ms: rng.below(4),
+    };
+    (0..count).map(|_| visit(rng)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -347,6 +364,7 @@ mod tests {
             steps.extend(plan.scripts.iter().flatten().copied());
             faults.extend(plan.faults.iter().map(PlannedFault::kind));
             faults.extend(plan.network.iter().map(NetworkFault::kind));
+            faults.extend(plan.visits.iter().map(|_| crate::faults::SECOND_RUNTIME.to_owned()));
             for planned in plan.clients.iter().flatten() {
                 let json = serde_json::to_value(&planned.operation).expect("plain data");
                 kinds.insert(json["do"].to_string());

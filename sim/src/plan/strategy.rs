@@ -123,6 +123,11 @@ impl Reduced<'_> {
                 plan.network.remove(fault);
             });
         }
+        for visit in (0..self.plan.visits.len()).rev() {
+            self.add(|plan| {
+                plan.visits.remove(visit);
+            });
+        }
     }
 
     fn settings(&mut self) {

@@ -28,6 +28,7 @@ fn plan(script: &[ModelStep], clients: &[&[Planned]]) -> Plan {
         clients: clients.iter().map(|operations| operations.to_vec()).collect(),
         faults: Vec::new(),
         network: Vec::new(),
+        visits: Vec::new(),
         panicking_listener: false,
         hook: Hook::Absent,
         wakes: 0,

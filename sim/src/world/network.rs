@@ -7,6 +7,7 @@ use continuable::runtime::BoxFuture;
 use continuable::wire::{ByteStream, Connect};
 use turmoil::net::TcpStream;
 
+use super::visitor::VISITOR;
 use super::{LATENCY_MIN, Shared, guard};
 use crate::faults::{Host, NetworkEffect, NetworkFault};
 use crate::trace::{Event, Note, Stamp};
@@ -59,7 +60,7 @@ impl Weather {
         }
         if self.down && ms >= self.down_until {
             self.down = false;
-            sim.bounce(Host::Runtime.name());
+            start(sim, shared);
         }
     }
 
@@ -102,10 +103,14 @@ impl Weather {
         sim.crash(Host::Runtime.name());
         guard(&shared.current).take();
         shared.bury(ms);
+        if !shared.plan.visits.is_empty() {
+            sim.crash(VISITOR);
+            shared.bury_visitor(ms);
+        }
         if self.down_until > ms {
             self.down = true;
         } else {
-            sim.bounce(Host::Runtime.name());
+            start(sim, shared);
         }
     }
 
@@ -115,6 +120,14 @@ impl Weather {
         for (_, fault) in self.under_way.drain(..) {
             end(sim, shared, &fault);
         }
+    }
+}
+
+/// The machine starts again, with every process on it.
+fn start(sim: &mut turmoil::Sim<'_>, shared: &Shared) {
+    sim.bounce(Host::Runtime.name());
+    if !shared.plan.visits.is_empty() {
+        sim.bounce(VISITOR);
     }
 }
 
