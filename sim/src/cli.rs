@@ -18,6 +18,7 @@ use crate::report::Summary;
 use crate::run::{Engine, run_on};
 use crate::tally::Tally;
 
+mod check;
 mod failure;
 mod seeds;
 mod single;
@@ -66,6 +67,10 @@ enum Command {
     #[command(after_help = "Examples:\n  cargo sim sweep --all\n  cargo sim sweep \"a kill at \
                             once\"\n  cargo sim sweep --list")]
     Sweep(single::SweepArguments),
+    /// Explore every schedule of the races of contract §4.
+    #[command(after_help = "Examples:\n  cargo sim check --all\n  cargo sim check L3 \
+                            --explain\n  cargo sim check L9 --bound 3")]
+    Check(check::CheckArguments),
     /// Run one plan and print its trace.
     #[command(after_help = "Examples:\n  cargo sim replay --seed 7\n  cargo sim replay \
                             target/sim-failures/seed-7-I4.json")]
@@ -184,6 +189,7 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => seeds::run(&arguments),
         Command::Merge { files } => seeds::merge(&files),
         Command::Sweep(arguments) => single::sweep(&arguments),
+        Command::Check(arguments) => check::check(&arguments),
         Command::Replay { bundle, seed, suite, engine, jsonl, points } => {
             let options = RunOptions { trace_points: points, ..RunOptions::default() };
             let (engine, plan, lie) = match bundle.as_deref().map(Bundle::load).transpose() {

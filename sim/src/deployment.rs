@@ -10,7 +10,7 @@ use continuable::agent::hooks::{AgentHooks, HookContext, HookFuture, PromptDecis
 use continuable::agent::tools::{
     Tool, ToolGuard, ToolInvocation, ToolMode, ToolOutput, ToolRegistry,
 };
-use continuable::agent::{AgentHost, AgentHostConfig, AgentOptions};
+use continuable::agent::{Agent, AgentHost, AgentHostConfig, AgentOptions};
 use continuable::control::SubagentControlService;
 use continuable::ids::SessionId;
 use continuable::message::Message;
@@ -232,6 +232,18 @@ impl Deployment {
             providers.remove(&name)
         };
         drop(before);
+    }
+
+    /// The process died: breaks the cycles between what lived in it, which an orderly end breaks by
+    /// itself. Call it once nothing of it runs any more.
+    pub fn bury(&self) {
+        let agents: Vec<_> = {
+            let mut registry = self.agents.registry().lock();
+            let instances: Vec<_> = registry.close_all().iter().map(Agent::instance).collect();
+            instances.into_iter().filter_map(|instance| registry.remove(instance)).collect()
+        };
+        let tasks = self.tasks.table().lock().clear();
+        drop((agents, tasks));
     }
 
     /// Attaches or detaches the control surface, with the tools that are one.

@@ -76,4 +76,5 @@ pub mod shrink;
 pub mod fuzz;
 pub mod determinism;
 pub mod sweep;
+pub mod check;
 pub mod cli;

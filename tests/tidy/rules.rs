@@ -13,6 +13,7 @@ const PRODUCTION_ADAPTERS: &[&str] = &["src/runtime/tokio_runtime.rs", "src/stor
 /// The command line driver of the simulator: one executor per thread, wall clock for rates only.
 const DRIVERS: &[&str] = &[
     "sim/src/cli.rs",
+    "sim/src/cli/check.rs",
     "sim/src/cli/failure.rs",
     "sim/src/cli/seeds.rs",
     "sim/src/cli/single.rs",

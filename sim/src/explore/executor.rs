@@ -38,12 +38,16 @@ pub struct Step {
 impl Step {
     /// Whether the two steps may not be swapped: an object in common, written by one of them.
     pub fn conflicts_with(&self, other: &Self) -> bool {
-        self.task == other.task
-            || self.record.touches.iter().any(|(object, access)| {
-                other.record.touches.iter().any(|(theirs, their_access)| {
-                    object == theirs && (*access == Access::Write || *their_access == Access::Write)
-                })
+        self.task == other.task || Self::records_conflict(&self.record, &other.record)
+    }
+
+    /// Whether two steps that did this conflict, whoever made them.
+    pub fn records_conflict(one: &StepRecord, other: &StepRecord) -> bool {
+        one.touches.iter().any(|(object, access)| {
+            other.touches.iter().any(|(theirs, their_access)| {
+                object == theirs && (*access == Access::Write || *their_access == Access::Write)
             })
+        })
     }
 
     /// The objects it touched with `access`.
@@ -172,20 +176,39 @@ impl Executor {
         Arc::clone(&self.runtime.state().tasks[task as usize].name)
     }
 
+    /// The tasks that are ready, in the order of their arrival.
+    pub fn ready(&self) -> Vec<u32> {
+        self.runtime.state().ready.clone()
+    }
+
+    /// The key of a task: the same in every schedule.
+    pub fn task_key(&self, task: u32) -> u64 {
+        self.runtime.state().tasks[task as usize].key
+    }
+
     /// Polls one ready task; false if none is ready.
     pub fn step(&mut self) -> bool {
-        let footprints = self.runtime.options.footprints;
-        let mut ready = Vec::new();
-        let (task, key, fresh, arrivals) = {
-            let mut state = self.runtime.state();
-            let index = match state.ready.len() {
+        let index = {
+            let state = self.runtime.state();
+            match state.ready.len() {
                 0 => return false,
                 1 => 0,
                 _ => {
                     let life = self.runtime.options.life;
                     self.runtime.run_record().choose_task(life, &state.ready)
                 }
-            };
+            }
+        };
+        self.step_at(index);
+        true
+    }
+
+    /// Polls the ready task at `index`; somebody else chose.
+    pub fn step_at(&mut self, index: usize) {
+        let footprints = self.runtime.options.footprints;
+        let mut ready = Vec::new();
+        let (task, key, fresh, arrivals) = {
+            let mut state = self.runtime.state();
             if footprints {
                 ready.clone_from(&state.ready);
             }
@@ -209,7 +232,6 @@ impl Executor {
             state.tasks[task as usize].fresh = fresh;
             self.steps.push(Step { task: Some(task), ready, record });
         }
-        true
     }
 
     /// Polls `task` and drops it when it is finished; true if it is.
@@ -242,7 +264,8 @@ impl Executor {
         }
     }
 
-    fn jump(&mut self) -> bool {
+    /// Moves the clock to the next timer; false if there is none.
+    pub fn jump(&mut self) -> bool {
         let footprints = self.runtime.options.footprints;
         if footprints {
             begin_step(0, 0);

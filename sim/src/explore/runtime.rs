@@ -176,6 +176,11 @@ impl RunRecord {
         std::mem::take(&mut self.shared().trace)
     }
 
+    /// The facts so far, in their order.
+    pub fn facts(&self) -> Vec<Fact> {
+        self.shared().trace.facts().cloned().collect()
+    }
+
     /// Entries recorded so far.
     pub fn trace_length(&self) -> usize {
         self.shared().trace.entries.len()
