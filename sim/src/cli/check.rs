@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
@@ -112,7 +112,7 @@ fn searched<'a>(chosen: &[&'a Race], arguments: &CheckArguments) -> Vec<Result<'
     let done = Mutex::new(Vec::new());
     let work = || {
         loop {
-            let job = next.lock().expect("no job panics under the lock").next();
+            let job = next.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((place, (race, variant))) = job else { return };
             let began = Instant::now();
             let result = Searcher::new(variant, arguments.options()).exhaust();
@@ -125,7 +125,7 @@ fn searched<'a>(chosen: &[&'a Race], arguments: &CheckArguments) -> Vec<Result<'
                 began.elapsed().as_secs_f64()
             );
             let result = (*race, *variant, result);
-            done.lock().expect("no job panics under the lock").push((place, result));
+            done.lock().unwrap_or_else(PoisonError::into_inner).push((place, result));
         }
     };
     std::thread::scope(|scope| {
@@ -133,7 +133,7 @@ fn searched<'a>(chosen: &[&'a Race], arguments: &CheckArguments) -> Vec<Result<'
             scope.spawn(work);
         }
     });
-    let mut done = done.into_inner().expect("no job panics under the lock");
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|(place, _)| *place);
     done.into_iter().map(|(_, result)| result).collect()
 }
