@@ -172,14 +172,19 @@ impl Lives {
             let stamp = Stamp { ms, life, actor: "harness".into() };
             self.record.push(stamp, Event::Note(Note::Answered { op, answer: Answer::Lost }));
         }
-        crash_disk(&self.disk, &self.record, &self.confirmed)
+        crash_disk(&self.disk, &mut |options| self.record.choose(options), &self.confirmed)
     }
 }
 
-/// Crashes `disk` as the run's choices say, and reads what is left of every session.
-pub fn crash_disk(disk: &SimDisk, record: &RunRecord, confirmed: &Confirmed) -> Vec<Recovered> {
+/// Crashes `disk`, of each question keeping what `choose` answers of so many options, and reads what
+/// is left of every session.
+pub fn crash_disk(
+    disk: &SimDisk,
+    choose: &mut dyn FnMut(u64) -> u64,
+    confirmed: &Confirmed,
+) -> Vec<Recovered> {
     let before = disk.fork();
-    disk.crash(&mut |_: CrashQuestion, options: u64| record.choose(options));
+    disk.crash(&mut |_: CrashQuestion, options: u64| choose(options));
     let sessions = listed(&before);
     let written = before.files();
     let left = disk.files();

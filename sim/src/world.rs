@@ -197,7 +197,8 @@ impl Shared {
             let stamp = Stamp { ms, life, actor: "harness".into() };
             self.record.push(stamp, Event::Note(Note::Answered { op, answer: Answer::Lost }));
         }
-        let left = crash_disk(&self.disk, &self.record, &self.confirmed);
+        let left =
+            crash_disk(&self.disk, &mut |options| self.record.choose(options), &self.confirmed);
         *guard(&self.recovered) = left;
     }
 }

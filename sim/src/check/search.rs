@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use continuable::channel::Latch;
+use continuable::runtime::Runtime as _;
 use continuable::sync::{Access, Object};
 
-use super::stage::Stage;
+use super::stage::{Memory, Stage};
 use super::tree::{Next, Reduction, Tree};
-use super::{Outcome, Variant};
+use super::{Outcome, Script, Variant};
 use crate::explore::{Choices, Executor, RunOptions, RunRecord, mix};
 use crate::invariants;
 use crate::trace::Trace;
@@ -143,16 +144,47 @@ pub struct Ended {
     pub trace: Option<u128>,
 }
 
-/// Whether steps are choices now, and who waits for the end of that.
+/// The script of a later life.
+type Restart = fn(Stage) -> Script;
+
+/// Whether steps are choices now, and what else a script asks of its driver.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     open: AtomicBool,
+    /// Who waits until nothing moves any more.
     quiet: Mutex<Option<Latch<()>>>,
+    /// After how many more steps the machine dies, and what its next life does.
+    crash: Mutex<Option<(u64, Restart)>>,
+    /// Whether the facts are those of one process, as the invariants need them.
+    unjudged: AtomicBool,
 }
 
 impl Window {
     pub(super) fn open(&self) {
         self.open.store(true, Ordering::Relaxed);
+    }
+
+    /// The machine dies after `steps` more steps, and then `restart` is its next life.
+    pub(super) fn crash_after(&self, steps: u64, restart: Restart) {
+        *guard(&self.crash) = Some((steps, restart));
+    }
+
+    /// From now on several processes record facts.
+    pub(super) fn unjudge(&self) {
+        self.unjudged.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the machine dies before the next step.
+    fn crashes(&self) -> Option<Restart> {
+        let mut crash = guard(&self.crash);
+        let (steps, restart) = crash.as_mut()?;
+        if *steps == 0 {
+            let restart = *restart;
+            *crash = None;
+            return Some(restart);
+        }
+        *steps -= 1;
+        None
     }
 
     fn is_open(&self) -> bool {
@@ -201,6 +233,18 @@ impl Choices for Guided {
         walk.values.push(answer);
         answer
     }
+}
+
+/// How a life ended.
+enum Halt {
+    /// Nothing moves any more.
+    Rest,
+    /// The rest of the schedule is known.
+    Known,
+    /// The machine died; that is its next life.
+    Crashed(Restart),
+    /// It never came to rest.
+    Livelock,
 }
 
 /// Walks a part of a race's tree.
@@ -261,49 +305,79 @@ impl<'a> Searcher<'a> {
     /// One schedule; `None` if it was cut short.
     fn schedule(&self) -> (Option<Ended>, Trace) {
         let record = RunRecord::new(Box::new(Guided { walk: Arc::clone(&self.walk) }));
-        let options = RunOptions {
-            names: NAMES,
-            footprints: true,
-            points_yield: self.options.points_yield,
-            polls_max: POLLS_MAX,
-            ..RunOptions::default()
-        };
-        let mut executor = Executor::of(record.clone(), options);
         let window = Arc::new(Window::default());
-        let stage = Stage::new(Arc::clone(executor.runtime()), Arc::clone(&window));
-        let output = Arc::new(Mutex::new(None));
-        let (place, script) = (Arc::clone(&output), (self.variant.script)(stage.clone()));
-        let main = Box::pin(async move {
-            let outcome = script.await;
-            *guard(&place) = Some(outcome);
-        });
-        continuable::runtime::Runtime::spawn(&**executor.runtime(), "main".to_owned(), main);
+        let memory = Memory::default();
         let mut canon = Canon::default();
-        let finished = self.drive(&mut executor, &window, &mut canon);
-        let trace = record.take_trace();
-        drop(executor);
-        stage.bury();
-        if finished == Some(false) {
-            return (None, trace);
+        let mut script = self.variant.script;
+        for life in 0.. {
+            let options = RunOptions {
+                names: mix(NAMES + life),
+                life,
+                footprints: true,
+                points_yield: self.options.points_yield,
+                polls_max: POLLS_MAX,
+                ..RunOptions::default()
+            };
+            let mut executor = Executor::of(record.clone(), options);
+            let runtime = Arc::clone(executor.runtime());
+            let stage = Stage::new(Arc::clone(&runtime), Arc::clone(&window), memory.clone());
+            let output = Arc::new(Mutex::new(None));
+            let (place, body) = (Arc::clone(&output), script(stage.clone()));
+            let main = Box::pin(async move {
+                let outcome = body.await;
+                *guard(&place) = Some(outcome);
+            });
+            runtime.spawn("main".to_owned(), main);
+            let halt = self.drive(&mut executor, &window, &mut canon);
+            if let Halt::Crashed(_) = halt {
+                memory.disk.freeze();
+                runtime.request_crash("the machine stops".to_owned());
+            }
+            drop(executor);
+            stage.bury();
+            let outcome = guard(&output).take();
+            match halt {
+                Halt::Crashed(restart) => {
+                    memory.crash(&record);
+                    script = restart;
+                }
+                Halt::Known => return (None, record.take_trace()),
+                Halt::Rest => return self.ended(outcome, &record, &window, canon, None),
+                Halt::Livelock => {
+                    let what = Some("it never came to rest".to_owned());
+                    return self.ended(outcome, &record, &window, canon, what);
+                }
+            }
         }
-        let broken = match finished {
-            None => Some("it never came to rest".to_owned()),
-            Some(_) => broken(&trace),
-        };
-        let outcome = guard(&output).take();
-        let broken = broken.or_else(|| {
-            outcome.is_none().then(|| "the race's script waits for what never comes".to_owned())
-        });
-        let canonical = self.options.traces.then_some(canon.hash);
-        (Some(Ended { outcome, broken, steps: canon.steps, trace: canonical }), trace)
+        unreachable!("lives are counted without end")
     }
 
-    /// Runs to the end: true; false if the rest is known; `None` in a livelock.
-    fn drive(&self, executor: &mut Executor, window: &Window, canon: &mut Canon) -> Option<bool> {
+    fn ended(
+        &self,
+        outcome: Option<Outcome>,
+        record: &RunRecord,
+        window: &Window,
+        canon: Canon,
+        livelock: Option<String>,
+    ) -> (Option<Ended>, Trace) {
+        let trace = record.take_trace();
+        let judged = !window.unjudged.load(Ordering::Relaxed);
+        let broken = livelock.or_else(|| broken(&trace).filter(|_| judged)).or_else(|| {
+            outcome.is_none().then(|| "the race's script waits for what never comes".to_owned())
+        });
+        let hash = self.options.traces.then_some(canon.hash);
+        (Some(Ended { outcome, broken, steps: canon.steps, trace: hash }), trace)
+    }
+
+    /// Runs a life to its end.
+    fn drive(&self, executor: &mut Executor, window: &Window, canon: &mut Canon) -> Halt {
         for _ in 0..POLLS_MAX {
+            if let Some(restart) = window.crashes() {
+                return Halt::Crashed(restart);
+            }
             if !window.is_open() {
                 if !(executor.step() || executor.jump() || window.rest()) {
-                    return Some(true);
+                    return Halt::Rest;
                 }
                 continue;
             }
@@ -317,7 +391,7 @@ impl<'a> Searcher<'a> {
                 continue;
             }
             let next = guard(&self.walk).tree.next(&ready);
-            let Next::Run(index) = next else { return Some(false) };
+            let Next::Run(index) = next else { return Halt::Known };
             guard(&self.walk).values.clear();
             executor.step_at(index);
             let mut walk = guard(&self.walk);
@@ -330,7 +404,7 @@ impl<'a> Searcher<'a> {
                 canon.steps += 1;
             }
         }
-        None
+        Halt::Livelock
     }
 
     /// The schedule that `answers` are, with its whole trace.

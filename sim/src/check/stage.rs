@@ -15,11 +15,15 @@ use continuable::runtime::{BoxFuture, Runtime, spawn};
 use continuable::store::disk::{DiskOperation, DiskPath};
 use continuable::vocabulary::{KillAnswer, RouteCode};
 
+use super::Script;
 use super::search::Window;
 use crate::deployment::{Deployment, Ground};
-use crate::disk::DiskFault;
-use crate::explore::{Sampler, SimRuntime};
+use crate::disk::{DiskFault, SimDisk};
+use crate::explore::{RunRecord, Sampler, SimRuntime};
 use crate::plan::{Ending, Hook, PLAN_VERSION, Plan, Suite};
+use crate::probe::Confirmed;
+use crate::run::crash_disk;
+use crate::trace::Recovered;
 
 /// One contender of a race: its name, and what it does and answers.
 pub struct Racer {
@@ -51,14 +55,47 @@ pub struct Stage {
     deployment: Arc<Mutex<Option<Arc<Deployment>>>>,
     /// What each racer was told, in the order of their names' arrival.
     said: Arc<Mutex<Vec<Said>>>,
+    /// What outlives the process.
+    pub memory: Memory,
+}
+
+/// What outlives a process: the disk, what was confirmed on it, and what a crash left.
+#[derive(Debug, Clone, Default)]
+pub struct Memory {
+    /// The disk.
+    pub disk: SimDisk,
+    /// What earlier lives confirmed.
+    pub confirmed: Confirmed,
+    /// Names that a script wants to know again in its next life.
+    pub known: Arc<Mutex<Vec<SessionId>>>,
+    /// What the last crash left of each session.
+    pub recovered: Arc<Mutex<Vec<Recovered>>>,
+}
+
+impl Memory {
+    /// The machine died: of everything that was not durable the disk keeps nothing, all, half, or
+    /// every other thing.
+    pub(super) fn crash(&self, record: &RunRecord) {
+        let (mode, mut asked) = (record.choose(4), 0_u64);
+        let mut keep = |options: u64| {
+            asked += 1;
+            match (mode, asked % 2) {
+                (0, _) | (3, 0) => 0,
+                (2, _) => options / 2,
+                _ => options - 1,
+            }
+        };
+        let left = crash_disk(&self.disk, &mut keep, &self.confirmed);
+        *self.recovered.lock().unwrap_or_else(PoisonError::into_inner) = left;
+    }
 }
 
 /// A racer's name, and the word it was told.
 type Said = (&'static str, Option<String>);
 
 impl Stage {
-    pub(super) fn new(runtime: Arc<SimRuntime>, window: Arc<Window>) -> Self {
-        Self { runtime, window, deployment: Arc::default(), said: Arc::default() }
+    pub(super) fn new(runtime: Arc<SimRuntime>, window: Arc<Window>, memory: Memory) -> Self {
+        Self { runtime, window, deployment: Arc::default(), said: Arc::default(), memory }
     }
 
     fn shared(&self) -> Arc<dyn Runtime> {
@@ -74,7 +111,11 @@ impl Stage {
 
     /// The same for a plan with something special in it.
     pub fn assemble_for(&self, plan: &Plan) -> Arc<Deployment> {
-        let ground = Ground::new(&self.runtime, None);
+        let ground = Ground {
+            disk: self.memory.disk.clone(),
+            confirmed: self.memory.confirmed.clone(),
+            ..Ground::new(&self.runtime, None)
+        };
         ground.scripts.set_recording(true);
         let deployment = Arc::new(Deployment::new(&self.runtime, plan, ground));
         let place = &mut *self.deployment.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,6 +190,17 @@ impl Stage {
         self.window.quiet().wait().await;
     }
 
+    /// The machine dies after `steps` more steps, whoever makes them; `restart` is its next life.
+    pub fn crash_after(&self, steps: u64, restart: fn(Self) -> Script) {
+        self.window.crash_after(steps, restart);
+    }
+
+    /// Several processes record facts in this race: the invariants, which judge the facts of one,
+    /// have nothing to say.
+    pub fn unjudge(&self) {
+        self.window.unjudge();
+    }
+
     /// A value below `width`, tried for each of them.
     pub fn choose(&self, width: u64) -> u64 {
         self.runtime.choose(width)
@@ -185,6 +237,13 @@ impl Stage {
         }
         self.window.open();
         self.quiet().await;
+    }
+
+    /// Lets one go alone, outside of the window: one order, no choices.
+    pub async fn alone(&self, racer: Racer) {
+        let word = racer.body.await;
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.push((racer.name, Some(word)));
     }
 
     /// What the racer of that name was told; `waits` if nothing yet.
@@ -295,9 +354,9 @@ impl Stage {
 
     // --- after the race -----------------------------------------------------------------------
 
-    /// Every fact so far.
+    /// Every fact of this life so far.
     pub fn facts(&self) -> Vec<Fact> {
-        self.runtime.run_record().facts()
+        self.runtime.run_record().facts(self.runtime.life())
     }
 
     /// The status of every Task ever started, in the order of their numbers, with its code.
@@ -324,9 +383,7 @@ impl Stage {
     /// Where the message with that text is: in a log, in a request, or nowhere.
     pub fn message(&self, text: &str) -> &'static str {
         let ground = &self.deployment().ground;
-        let holds =
-            |bytes: &Vec<u8>| bytes.windows(text.len()).any(|window| window == text.as_bytes());
-        let logged = ground.disk.files().values().any(holds);
+        let logged = self.is_logged(text);
         let asks = |request: &Arc<ModelRequest>| format!("{:?}", request.messages).contains(text);
         let requested = ground.scripts.requests().iter().any(asks);
         match (logged, requested) {
@@ -335,6 +392,13 @@ impl Stage {
             (false, true) => "requested, not logged",
             (false, false) => "nowhere",
         }
+    }
+
+    /// Whether a file on the disk holds that text.
+    pub fn is_logged(&self, text: &str) -> bool {
+        let holds =
+            |bytes: &Vec<u8>| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+        self.memory.disk.files().values().any(holds)
     }
 
     /// How many notices were injected.

@@ -176,9 +176,15 @@ impl RunRecord {
         std::mem::take(&mut self.shared().trace)
     }
 
-    /// The facts so far, in their order.
-    pub fn facts(&self) -> Vec<Fact> {
-        self.shared().trace.facts().cloned().collect()
+    /// The facts of one life so far, in their order.
+    pub fn facts(&self, life: u64) -> Vec<Fact> {
+        let shared = self.shared();
+        let own = shared.trace.entries.iter().filter(|entry| entry.life == life);
+        let facts = own.filter_map(|entry| match &entry.event {
+            Event::Fact(fact) => Some(fact.clone()),
+            Event::Note(_) => None,
+        });
+        facts.collect()
     }
 
     /// Entries recorded so far.
@@ -269,6 +275,11 @@ impl SimRuntime {
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which life of the run this is.
+    pub fn life(&self) -> u64 {
+        self.options.life
     }
 
     /// What this run shares with its other lives and hosts.
