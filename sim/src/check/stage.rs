@@ -25,6 +25,10 @@ use crate::probe::Confirmed;
 use crate::run::crash_disk;
 use crate::trace::Recovered;
 
+mod gates;
+
+pub use gates::Flushes;
+
 /// One contender of a race: its name, and what it does and answers.
 pub struct Racer {
     name: &'static str,
@@ -221,6 +225,12 @@ impl Stage {
     /// Lets the racers go, every step a choice, until nothing can move any more. What they are told
     /// is in [`Stage::said`] then, or once the gates that still held them are open.
     pub async fn race(&self, racers: Vec<Racer>) {
+        self.go(racers);
+        self.window.open();
+        self.quiet().await;
+    }
+
+    fn go(&self, racers: Vec<Racer>) {
         let shared = self.shared();
         for racer in racers {
             let said = Arc::clone(&self.said);
@@ -235,8 +245,6 @@ impl Stage {
             };
             spawn(&shared, racer.name, run).detach();
         }
-        self.window.open();
-        self.quiet().await;
     }
 
     /// Lets one go alone, outside of the window: one order, no choices.
